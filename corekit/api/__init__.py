@@ -1,0 +1,129 @@
+"""The contract between corekit and its parts: the only thing a plugin imports. Importing it never imports torch.
+
+One file per slot; `slots` lists them, `hookspecs` has one hook each, `provider` says how a part is built.
+"""
+
+from .attention_backend import AttentionBackend, AttentionPlan, BatchLayout, GroupLayout, KvPlan, LayerSpec
+from .block_allocator import (
+    AllocatorStats,
+    BlockAllocator,
+    BlockKey,
+    BlockRef,
+    Blocks,
+    CachedBlock,
+    Copy,
+    CopyJournal,
+    PrefixMatch,
+    PrefixQuery,
+    SupportsAudit,
+    SupportsEvictionSink,
+    SupportsPrefixCache,
+    SupportsSwap,
+    Ticket,
+)
+from .errors import CorekitError, EngineDead, InvalidRequest, Overloaded, RequestFailed
+from .executor import Admission, Executor, RowInput, RowMasks, StepInput, StepResult, Worker, WorkerFactory
+from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts
+from .hookspecs import GROUP, hookimpl
+from .http_route import HttpRoute, Route
+from .logits_processor import LogitsProcessor, RowProcessor
+from .model import Attend, Model, ModelInputs, ModelSpec, Shard, SupportsDrafts, WeightSource
+from .observer import Observer, RequestStats, StepStats
+from .provider import BuildContext, Provider, never
+from .sampler import Logprobs, Sampled, Sampler, SamplingBatch, SupportsLogprobs
+from .scheduler_policy import PASSED_OVER, Grant, PreemptMode, Reason, Refusal, RequestState, RequestView, SchedulerPolicy, StepPlan, SupportsAccounting
+from .slots import SLOTS, Slot
+from .tokenizer import ChatPrompt, TokenDecoder, Tokenizer
+from .tool_format import ToolDelta, ToolFormat, ToolParser
+from .types import API_VERSION, CompletionOutput, FinishReason, Prompt, RequestOutput, SamplingParams, TokenLogprob
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "PASSED_OVER",
+    "SLOTS",
+    "Admission",
+    "AllocatorStats",
+    "Attend",
+    "AttentionBackend",
+    "AttentionPlan",
+    "BatchLayout",
+    "BlockAllocator",
+    "BlockKey",
+    "BlockRef",
+    "Blocks",
+    "BuildContext",
+    "CachedBlock",
+    "ChatPrompt",
+    "CompletionOutput",
+    "Copy",
+    "CopyJournal",
+    "CorekitError",
+    "EngineClient",
+    "EngineDead",
+    "EngineStats",
+    "Executor",
+    "FinishReason",
+    "Frontend",
+    "Grant",
+    "GroupLayout",
+    "Health",
+    "HttpRoute",
+    "InvalidRequest",
+    "KvPlan",
+    "LayerSpec",
+    "LogitsProcessor",
+    "Logprobs",
+    "Model",
+    "ModelFacts",
+    "ModelInputs",
+    "ModelSpec",
+    "Observer",
+    "Overloaded",
+    "PreemptMode",
+    "PrefixMatch",
+    "PrefixQuery",
+    "Prompt",
+    "Provider",
+    "Reason",
+    "Refusal",
+    "RequestFailed",
+    "RequestOutput",
+    "RequestState",
+    "RequestStats",
+    "RequestView",
+    "Route",
+    "RowInput",
+    "RowMasks",
+    "RowProcessor",
+    "Sampled",
+    "Sampler",
+    "SamplingBatch",
+    "SamplingParams",
+    "SchedulerPolicy",
+    "Shard",
+    "Slot",
+    "StepInput",
+    "StepPlan",
+    "StepResult",
+    "StepStats",
+    "SupportsAccounting",
+    "SupportsAudit",
+    "SupportsDrafts",
+    "SupportsEvictionSink",
+    "SupportsLogprobs",
+    "SupportsPrefixCache",
+    "SupportsSwap",
+    "Ticket",
+    "TokenDecoder",
+    "TokenLogprob",
+    "Tokenizer",
+    "ToolDelta",
+    "ToolFormat",
+    "ToolParser",
+    "WeightSource",
+    "Worker",
+    "WorkerFactory",
+    "hookimpl",
+    "never",
+]

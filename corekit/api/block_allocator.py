@@ -1,0 +1,176 @@
+"""Slot `block_allocator` (stable, a stack of layers): which KV blocks to hand out, keep, evict and move.
+
+The core owns block tables, reference counts, forks and copy-on-write. Layers see transitions only: a block is free, idle
+(findable, without an owner) or used. Every operation is O(1) per block. Block 0 is the null block and never handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class BlockRef(NamedTuple):
+    """A place for one block, on the device or on the host."""
+
+    block: int
+    on_host: bool = False
+
+
+class Copy(NamedTuple):
+    source: BlockRef
+    target: BlockRef
+
+
+class CopyJournal(Protocol):
+    """Copies to make before the next step's first KV write. Program order is execution order; nothing is ever dropped."""
+
+    def copy(self, source: BlockRef, target: BlockRef) -> None: ...
+
+
+class BlockKey:
+    """One full block of a prefix: its tokens, its parent and what else its content depends on.
+
+    Keys are interned by the core: two keys are equal exactly when they are one object, so a hash collision can cost time
+    and never an answer. `hash` (sha256 over parent hash, tokens and extra) is the identity outside this process.
+    """
+
+    __slots__ = ("__weakref__", "extra", "group", "hash", "parent", "tokens")
+
+    def __init__(self, *, hash: bytes, parent: BlockKey | None, tokens: tuple[int, ...], extra: tuple[str, ...] = (), group: int = 0) -> None:
+        self.hash = hash
+        self.parent = parent
+        self.tokens = tokens
+        self.extra = extra
+        self.group = group
+
+    def __repr__(self) -> str:
+        return f"<BlockKey {self.hash.hex()[:8]} {len(self.tokens)} tokens>"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Device block ids, in table order."""
+
+    ids: tuple[int, ...] = ()
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixQuery:
+    """Consecutive keys of one chain; the first need not be its root."""
+
+    keys: Sequence[BlockKey]
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBlock:
+    key: BlockKey
+    place: BlockRef
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The longest prefix of a query that is there. Stale as soon as anything else was asked of the stack."""
+
+    blocks: tuple[CachedBlock, ...] = ()
+    num_taken: int = 0
+    """How many of `available` holding it uses: idle blocks, and one device block for each host hit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorStats:
+    """Blocks by state, summed over the stack."""
+
+    num_free: int = 0
+    num_idle: int = 0
+    num_host_used: int = 0
+    num_evicted: int = 0
+
+
+class BlockAllocator(Protocol):
+    """One layer. It is built with `BuildContext.inner`, the layer beneath (None for the bottom), and delegates downwards."""
+
+    @property
+    def available(self) -> int:
+        """Free plus idle blocks: `take(available)` succeeds. The core checks it first, so nothing has to be undone."""
+        ...
+
+    def take(self, count: int) -> Blocks | None:
+        """`count` free or idle blocks become used, evicting where needed. None, changing nothing, if that many are not there."""
+        ...
+
+    def give(self, blocks: Blocks) -> None:
+        """The last reference to each block is gone; in table order. Published blocks may stay findable."""
+        ...
+
+    def find(self, query: PrefixQuery) -> PrefixMatch:
+        """The longest findable prefix of the query. Takes nothing and disturbs no order."""
+        ...
+
+    def hold(self, match: PrefixMatch) -> Blocks | None:
+        """Make every block of the match used (used ones included) and return their device ids, in order.
+
+        None for a stale match. A host hit gets a device block, a copy in the journal and its key. What is held is safe
+        from eviction before anything is taken.
+        """
+        ...
+
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        """The block is full and will not change. False: another block holds that key already, this one stays private."""
+        ...
+
+    def stats(self) -> AllocatorStats: ...
+
+
+@runtime_checkable
+class SupportsPrefixCache(Protocol):
+    """Optional: says whether `publish` makes a block findable in this stack. Without it the core computes no keys."""
+
+    @property
+    def prefix_cache(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A parked request's claim on host slots, one for each block of its table."""
+
+    slots: tuple[int, ...]
+
+
+@runtime_checkable
+class SupportsSwap(Protocol):
+    """Optional: parks the blocks of preempted requests on the host."""
+
+    @property
+    def num_host_blocks(self) -> int: ...
+
+    def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
+        """Journal copies of blocks to the host (those whose key stays findable may only reserve). Gives nothing back."""
+        ...
+
+    def swap_in(self, ticket: Ticket) -> Blocks | None:
+        """Device blocks for the whole ticket, copies in the journal; drops the ticket. None changes nothing."""
+        ...
+
+    def drop(self, ticket: Ticket) -> None: ...
+
+
+@runtime_checkable
+class SupportsEvictionSink(Protocol):
+    """Optional: tells the layer above which block is about to lose its key."""
+
+    def set_sink(self, sink: Callable[[int, BlockKey], None]) -> None:
+        """`sink(block, key)` is called before `take` returns that block; it may only append copies to the journal."""
+        ...
+
+
+@runtime_checkable
+class SupportsAudit(Protocol):
+    """Optional: checks a layer's own invariants while the engine is idle."""
+
+    def audit(self) -> Sequence[str]:
+        """Every broken invariant in words; empty when the layer is sound. No block is used when it is called."""
+        ...

@@ -1,0 +1,83 @@
+"""Slot `frontend` (stable, any number): how the world reaches the engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .tokenizer import Tokenizer
+from .types import Prompt, RequestOutput, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a frontend may tell about the model."""
+
+    name: str
+    aliases: tuple[str, ...]
+    """Other names that requests may use."""
+    source: str
+    max_model_len: int
+    vocab_size: int
+    supports_logprobs: bool
+    created: int
+    """Unix time at which the engine was assembled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Gauges now, and counters since the start."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int
+    block_size: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    num_finished: dict[str, int]
+    """Requests by finish reason."""
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    state: Literal["ready", "dead"]
+    reason: str = ""
+
+
+class EngineClient(Protocol):
+    """A frontend's whole world. Used from one asyncio event loop; the engine may be a thread or another process."""
+
+    @property
+    def model(self) -> ModelFacts: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, tenant: str = "", deadline: float | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """News of one request, until an output with `finished`. Closing the iterator aborts the request within one step.
+
+        The request is checked and queued when the iterator is first advanced. Raises InvalidRequest (wrong, too long,
+        can never fit, an id that is in use), Overloaded (the queue is full), RequestFailed and EngineDead.
+        """
+        ...
+
+    def abort(self, request_id: str) -> bool:
+        """End a request with reason "abort". False: no such request is alive."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def health(self) -> Health: ...
+
+
+class Frontend(Protocol):
+    async def serve(self, client: EngineClient) -> None:
+        """Serve until cancelled; then finish or refuse what is left, and return. Raises OSError when it cannot start."""
+        ...

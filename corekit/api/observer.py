@@ -1,0 +1,50 @@
+"""Slot `observer` (provisional, any number): hears about steps and requests, for metrics, logs and traces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .types import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """One committed step. Times are seconds of a monotonic clock."""
+
+    number: int
+    num_rows: int
+    num_tokens: int
+    num_output_tokens: int
+    num_preempted: int
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    plan_seconds: float
+    submit_seconds: float
+    collect_seconds: float
+    commit_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStats:
+    """One finished request, all its samples together. Times are seconds from its arrival; None: it never came so far."""
+
+    request_id: str
+    finish_reason: FinishReason
+    num_samples: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    queue_seconds: float | None
+    first_token_seconds: float | None
+    total_seconds: float
+
+
+class Observer(Protocol):
+    """Plain values, off the critical path. An observer that raises is reported once, by name, and dropped."""
+
+    def on_step(self, stats: StepStats) -> None: ...
+
+    def on_request(self, stats: RequestStats) -> None: ...

@@ -1,0 +1,73 @@
+"""How a part says what it is and how it is built. The same for every slot; knows no slot's implementation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from .block_allocator import BlockAllocator, CopyJournal
+from .executor import WorkerFactory
+from .model import ModelSpec, WeightSource
+from .tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """What a part may know when it is built. A field is None before its step in the order of assembly.
+
+    Order: source, model spec, refusals, tokenizer, executor (its workers build attention backend, model and sampler), memory,
+    allocator layers bottom up, processors, policy, observers, frontends.
+    """
+
+    source: WeightSource | None = None
+    model_spec: ModelSpec | None = None
+    tokenizer: Tokenizer | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    """Of weights and activations, by torch's name."""
+    kv_dtype: str = "float32"
+    quantization: str = "none"
+    threads: int = 0
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 0
+    clock: Callable[[], float] = time.monotonic
+    seed: int = 0
+    block_size: int = 16
+    bytes_per_block: int | None = None
+    num_blocks: int | None = None
+    num_host_blocks: int = 0
+    journal: CopyJournal | None = None
+    inner: BlockAllocator | None = None
+    """For allocator layers: the layer beneath; None for the bottom."""
+    worker: WorkerFactory | None = None
+    """For executors."""
+
+
+def never(context: BuildContext) -> Sequence[str]:
+    """The `refuse` of a part that runs anywhere."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider(Generic[T]):
+    """One named implementation of a slot."""
+
+    name: str
+    """kebab-case: what TOML says."""
+    api: int
+    """The contract version it was written against; no default on purpose."""
+    summary: str
+    """One line for `corekit plugins`."""
+    build: Callable[[BuildContext, Any], T]
+    """(context, options) -> the part. Called once, at composition; heavy imports go inside. `options` is None without `options`."""
+    options: type | None = None
+    """A frozen dataclass; its fields are the legal keys of the options table in TOML."""
+    refuse: Callable[[BuildContext], Sequence[str]] = never
+    """Reasons why it cannot run here; empty is fine. Called before anything heavy is built."""
+    rank: int = 0
+    """For `use = "auto"`: the highest that does not refuse is taken."""

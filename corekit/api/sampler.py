@@ -1,0 +1,72 @@
+"""Slot `sampler` (stable, one): logits to tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingBatch:
+    """The draws of one step; every tensor has one entry per sample, on the device of the logits."""
+
+    logits_row: Tensor
+    """int64: the row of logits that a sample draws from; n samples of one prompt share a row."""
+    temperature: Tensor
+    """float32; 0 is argmax."""
+    top_k: Tensor
+    """int64; 0 or -1 keeps all."""
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    """int64."""
+    position: Tensor
+    """int64: the position that the drawn token will take."""
+    index: Tensor
+    """int64: which sample of its request."""
+    banned: Sequence[tuple[int, tuple[int, ...]]] = ()
+    """(sample, ids that it may not draw), for samples that have any."""
+    all_greedy: bool = False
+    """Every temperature is 0: a sampler may skip everything but argmax."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    token_ids: Tensor
+    """[samples] int64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """Natural log-probabilities under the unmodified logits."""
+
+    chosen: Tensor
+    """[samples] float32."""
+    top_ids: Tensor
+    """[samples, k] int64, likeliest first."""
+    top: Tensor
+    """[samples, k] float32."""
+
+
+class Sampler(Protocol):
+    """A sample depends on its own logits row, parameters, seed, position and index only.
+
+    Draws are pure functions of (seed, position, index): no generator with a state, no neighbour. Never raises for values.
+    """
+
+    def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
+        """logits [rows, vocab_size]; not changed."""
+        ...
+
+
+@runtime_checkable
+class SupportsLogprobs(Protocol):
+    """Optional: without it, requests for logprobs are refused at the door."""
+
+    def logprobs(self, logits: Tensor, logits_row: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
+        """For samples that drew token_ids [samples] from rows logits_row [samples] of logits [rows, vocab_size]."""
+        ...

@@ -1,0 +1,174 @@
+"""Values that cross the slots: what a caller asks for and what comes back. Plain, frozen, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import InvalidRequest
+
+API_VERSION = 1
+"""Version of the contract. The core accepts plugins written against this version or the one before."""
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+MAX_SAMPLES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_STOP_IDS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request draws its tokens and when it ends. Bounds are checked on construction.
+
+    Raises InvalidRequest, naming the field, its value and the limit. Ids are checked against the vocabulary at the door
+    of the engine, which knows it.
+    """
+
+    n: int = 1
+    """Independent samples of the same prompt, 1..128. They share the prompt's KV blocks."""
+    temperature: float = 1.0
+    """0 is greedy; 0..2. Very small values act as greedy and never overflow."""
+    top_k: int = 0
+    """Draw from the k likeliest ids only; 0 or -1 keeps all."""
+    top_p: float = 1.0
+    """Draw from the smallest set of ids whose probability reaches p, (0, 1]."""
+    min_p: float = 0.0
+    """Drop ids whose probability is below min_p times that of the likeliest, 0..1."""
+    seed: int | None = None
+    """Makes the draws reproducible whatever else is in the batch; None: the engine picks one. A signed 64-bit integer."""
+    max_tokens: int | None = 16
+    """Most tokens generated per sample; None: what the context leaves."""
+    min_tokens: int = 0
+    """No EOS, stop id or stop string ends a sample before this many generated tokens."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a sample; a single string is accepted. At most 16 of 256 characters."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end a sample, besides EOS."""
+    ignore_eos: bool = False
+    """Go on after EOS."""
+    include_stop_str_in_output: bool = False
+    """Keep the stop string that ended the sample, once, at the end of its text."""
+    logprobs: int | None = None
+    """None: no logprobs. k: the logprob of each generated token and of the k likeliest ids at its position, 0..20."""
+    skip_special_tokens: bool = True
+    """Leave control tokens out of the text; token ids always hold them."""
+
+    def __post_init__(self) -> None:
+        stop: object = self.stop
+        object.__setattr__(self, "stop", _strings("stop", (stop,) if isinstance(stop, str) else stop))
+        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        _integer("n", self.n, 1, MAX_SAMPLES)
+        _number("temperature", self.temperature, 0.0, 2.0)
+        _integer("top_k", self.top_k, -1, 2**31 - 1)
+        _number("top_p", self.top_p, 0.0, 1.0, above=True)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _integer("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
+        if self.logprobs is not None:
+            _integer("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise _invalid(name, getattr(self, name), "true or false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What to continue: exactly one of text, token_ids and messages.
+
+    `messages` are rendered by the tokenizer's chat template with `template` as its options (`add_generation_prompt`,
+    `continue_final_message` and what the template itself knows).
+    """
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    tools: tuple[Mapping[str, Any], ...] | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    add_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("text", "token_ids", "messages") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidRequest(f"a prompt is exactly one of text, token_ids and messages, got {given or 'none of them'}", field="prompt")
+        if self.token_ids is not None:
+            object.__setattr__(self, "token_ids", _ids("prompt", self.token_ids))
+        if self.messages is not None:
+            object.__setattr__(self, "messages", tuple(self.messages))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithms of the model's own probabilities, before temperature and filters."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(id, logprob) of the likeliest ids at this position, best first; as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """One sample. In a stream: what is new since the last output. From `LLM`: the whole.
+
+    Text, ids and logprobs describe the same tokens, except that text ends before a stop string (unless included) and
+    leaves out control tokens.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    """The stop string or stop id that ended the sample; None for EOS and for every other reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A request's news, or its whole answer (see CompletionOutput)."""
+
+    request_id: str
+    prompt: str | None
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    outputs: tuple[CompletionOutput, ...]
+    finished: bool
+
+
+def _invalid(name: str, value: object, limit: str) -> InvalidRequest:
+    shown = repr(value)
+    return InvalidRequest(f"{name} must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}", field=name)
+
+
+def _integer(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise _invalid(name, value, f"an integer from {least} to {most}")
+
+
+def _number(name: str, value: object, least: float, most: float, *, above: bool = False) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or not least <= value <= most or (above and value == least):
+        raise _invalid(name, value, f"a number {'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}")
+
+
+def _strings(name: str, values: object) -> tuple[str, ...]:
+    if not isinstance(values, Sequence) or not all(isinstance(v, str) for v in values):
+        raise _invalid(name, values, "a string or a list of strings")
+    if len(values) > MAX_STOPS or any(not 0 < len(v) <= MAX_STOP_CHARS for v in values):
+        raise _invalid(name, list(values), f"at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARS} characters")
+    return tuple(values)
+
+
+def _ids(name: str, values: object) -> tuple[int, ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        raise _invalid(name, values, "a list of token ids")
+    if name == "stop_token_ids" and len(values) > MAX_STOP_IDS:
+        raise _invalid(name, f"{len(values)} ids", f"at most {MAX_STOP_IDS} ids")
+    return tuple(values)

@@ -1,0 +1,1 @@
+"""Composition: from a TOML file and installed distributions to a running engine. Cold; knows no step."""

@@ -1,0 +1,1 @@
+"""What a plugin author tests with: kits, fakes and a harness."""

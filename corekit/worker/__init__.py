@@ -1,0 +1,1 @@
+"""The worker: one rank. Tensors, rows and the forward pass. Knows no requests, queues or text."""
