@@ -63,6 +63,8 @@ class ModelSpec:
     tied_head: bool = False
     eos_token_ids: tuple[int, ...] = ()
     """Ids that end an answer by the model's own configuration; the tokenizer may know more."""
+    dtype: str | None = None
+    """The only dtype it computes in, KV included, by torch's name; None: whatever the configuration says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
