@@ -1,0 +1,82 @@
+"""What every test stands on: quiet threads, an importable tree, the demo model, and the rule about skips.
+
+Knows no slot and no room; what a room's tests share lives in that room's own conftest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# Before anything imports torch: OpenMP's threads sleep between regions instead of spinning against their neighbours.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+
+import pytest
+
+if TYPE_CHECKING:
+    from corekit.api import WeightSource
+
+EXCUSES = ("needs hardware:", "needs traces:")
+"""A skip whose reason starts with one of these stays a skip under CI=true."""
+
+ROOT = Path(__file__).resolve().parent.parent
+for _root in (ROOT / "plugins", ROOT):
+    # A checkout that was never installed still runs its tests, those that start a fresh interpreter included.
+    if _root.is_dir() and importlib.util.find_spec("corekit" if _root == ROOT else "corekit_openai_http") is None:
+        sys.path.insert(0, str(_root))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_root), os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="session")
+def demo_cache_dir() -> Path:
+    """The user's own cache folder, so that the demo model is downloaded once and not once per run."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "corekit"
+
+
+@pytest.fixture(scope="session")
+def demo_source(demo_cache_dir: Path) -> WeightSource:
+    """The demo model, by corekit's own road: the first run downloads it, later ones work offline."""
+    from corekit.weights import DEMO_SOURCE, open_source
+
+    return open_source(DEMO_SOURCE, cache_dir=demo_cache_dir, progress=False)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `slow` run only when asked for, by `-m` or by their own node id."""
+    if config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not hasattr(report, "wasxfail"):
+        _judge_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _judge_skip(report)
+    return report
+
+
+def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """With CI=true a skip is a test that did not run: a failure, unless its reason is one of EXCUSES."""
+    if os.environ.get("CI") != "true" or not report.skipped:
+        return
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
+    if not reason.startswith(EXCUSES):
+        report.outcome = "failed"
+        report.longrepr = f"skipped under CI=true: {reason}\nA test that cannot run there must say {' or '.join(EXCUSES)} what is absent, or run."
