@@ -1,0 +1,244 @@
+"""The loop: drain the inbox, plan a step, submit it, commit the oldest. Knows ids and counts; never text, tensors or HTTP."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from time import perf_counter, sleep
+from typing import NamedTuple
+
+from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestStats, StepStats
+
+from .events import SampleDelta
+from .request import Group, NewRequest
+from .scheduler import Scheduler
+from .step_plan import Row
+
+log = logging.getLogger(__name__)
+
+STARVED_SECONDS = 0.001
+"""Pause after a step in which nothing could move, which only a part that breaks its word can cause."""
+
+
+class Abort(NamedTuple):
+    request_id: str
+    sample: int | None
+    reason: FinishReason
+
+
+class Flight(NamedTuple):
+    """A submitted step that was not collected yet."""
+
+    number: int
+    rows: list[Row]
+    num_preempted: int
+    plan_seconds: float
+    submit_seconds: float
+
+
+class Engine:
+    """Invariant: at most `executor.max_in_flight` steps are in flight, and they commit in the order of their submission.
+
+    `submit`, `abort`, `refusal` and the counts may be called from any thread; everything else from the one that steps.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, observers: Sequence[Observer] = (), clock: Callable[[], float]) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self._observers = list(observers)
+        self._clock = clock
+        self._inbox: deque[NewRequest | Abort] = deque()
+        self._inbox_lock = threading.Lock()
+        self._num_inbox_requests = 0
+        self._num_inbox_tokens = 0
+        self._flights: deque[Flight] = deque()
+        self._num_steps = 0
+        self._num_prompt_tokens = 0
+        self._num_output_tokens = 0
+        self._num_cached_tokens = 0
+        self._num_finished: Counter[str] = Counter()
+
+    # -- from any thread
+
+    def submit(self, asked: NewRequest) -> None:
+        with self._inbox_lock:
+            self._inbox.append(asked)
+            self._num_inbox_requests += 1
+            self._num_inbox_tokens += len(asked.token_ids)
+
+    def abort(self, request_id: str, *, sample: int | None = None, reason: FinishReason = "abort") -> None:
+        with self._inbox_lock:
+            self._inbox.append(Abort(request_id, sample, reason))
+
+    def refusal(self, num_prompt_tokens: int, num_samples: int) -> str | None:
+        return self.scheduler.refusal(num_prompt_tokens, num_samples)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.scheduler.step.resident)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.scheduler.waiting) + self._num_inbox_requests
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        return self.scheduler.num_waiting_tokens + self._num_inbox_tokens
+
+    @property
+    def idle(self) -> bool:
+        return not (self._inbox or self._flights or self.scheduler.groups)
+
+    def stats(self) -> EngineStats:
+        scheduler = self.scheduler
+        return EngineStats(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_blocks=scheduler.limits.num_blocks,
+            num_free_blocks=scheduler.step.free_blocks,
+            block_size=scheduler.limits.block_size,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_output_tokens=self._num_output_tokens,
+            num_cached_tokens=self._num_cached_tokens,
+            num_preemptions=scheduler.num_preemptions,
+            num_finished=dict(self._num_finished),
+            num_steps=self._num_steps,
+        )
+
+    # -- from the thread that steps
+
+    def step(self) -> list[SampleDelta]:
+        """One turn of the loop; what it brought the clients."""
+        self._drain()
+        flights, most = self._flights, self.executor.max_in_flight
+        submitted = len(flights) < most and self._submit()
+        if flights and (not submitted or len(flights) == most):
+            self._commit(flights.popleft())
+        elif not submitted and self.scheduler.groups:
+            sleep(STARVED_SECONDS)
+        return self._take_deltas()
+
+    def fail_all(self, message: str) -> list[SampleDelta]:
+        """End every request with an error. For an engine that will not step again: rows in flight are forgotten."""
+        self._drain()
+        for request_id in tuple(self.scheduler.groups):
+            self.scheduler.end(request_id, sample=None, reason="error", error=message)
+        return self._take_deltas()
+
+    def audit(self) -> list[str]:
+        """Broken invariants of an idle engine; empty when it is sound."""
+        found = list(self.scheduler.audit())
+        if self._inbox or self._flights:
+            found.append(f"{len(self._inbox)} messages and {len(self._flights)} steps are left")
+        return found
+
+    def _drain(self) -> None:
+        """In order: an abort that follows its request finds it."""
+        while self._inbox:
+            with self._inbox_lock:
+                message = self._inbox.popleft()
+                if isinstance(message, NewRequest):
+                    self._num_inbox_requests -= 1
+                    self._num_inbox_tokens -= len(message.token_ids)
+            if isinstance(message, NewRequest):
+                self.scheduler.add(message)
+            else:
+                self.scheduler.end(message.request_id, sample=message.sample, reason=message.reason)
+
+    def _submit(self) -> bool:
+        began = perf_counter()
+        rows, step_input = self.scheduler.schedule()
+        planned = perf_counter()
+        if step_input is None:
+            return False
+        self.executor.submit(step_input)
+        self.executor.sample(None)
+        num_preempted = len(self.scheduler.step.preempted)
+        self._flights.append(Flight(step_input.number, rows, num_preempted, planned - began, perf_counter() - planned))
+        return True
+
+    def _commit(self, flight: Flight) -> None:
+        began = perf_counter()
+        result = self.executor.collect()
+        collected = perf_counter()
+        scheduler = self.scheduler
+        first_delta = len(scheduler.deltas)
+        scheduler.commit(flight.rows, result)
+        num_output = self._count(scheduler.deltas[first_delta:])
+        self._num_steps += 1
+        if self._observers:
+            stats = StepStats(
+                number=flight.number,
+                num_rows=len(flight.rows),
+                num_tokens=sum([row.num_tokens for row in flight.rows]),
+                num_output_tokens=num_output,
+                num_preempted=flight.num_preempted,
+                num_running=self.num_running,
+                num_waiting=self.num_waiting,
+                num_free_blocks=scheduler.step.free_blocks,
+                plan_seconds=flight.plan_seconds,
+                submit_seconds=flight.submit_seconds,
+                collect_seconds=collected - began,
+                commit_seconds=perf_counter() - collected,
+            )
+            self._observe("on_step", stats)
+
+    def _count(self, deltas: Sequence[SampleDelta]) -> int:
+        now, groups, num_output = self._clock(), self.scheduler.groups, 0
+        for delta in deltas:
+            num_output += len(delta.token_ids)
+            group = groups.get(delta.request_id)
+            if group is not None and group.first_token_time is None:
+                group.first_token_time = now
+        self._num_output_tokens += num_output
+        return num_output
+
+    def _take_deltas(self) -> list[SampleDelta]:
+        scheduler = self.scheduler
+        deltas, scheduler.deltas = scheduler.deltas, []
+        if scheduler.finished:
+            finished, scheduler.finished = scheduler.finished, []
+            for group in finished:
+                self._close(group)
+        return deltas
+
+    def _close(self, group: Group) -> None:
+        asked, now = group.asked, self._clock()
+        self._num_finished[group.finish_reason] += 1
+        self._num_prompt_tokens += len(asked.token_ids)
+        self._num_cached_tokens += group.num_cached_tokens
+        if not self._observers:
+            return
+
+        num_output = sum(r.num_output_tokens for r in group.samples)
+        if num_output and group.first_token_time is None:  # its first token was its last
+            group.first_token_time = now
+
+        def since(moment: float | None) -> float | None:
+            return None if moment is None else moment - asked.arrival_time
+
+        self._observe(
+            "on_request",
+            RequestStats(
+                request_id=asked.request_id,
+                finish_reason=group.finish_reason,
+                num_samples=len(group.samples),
+                num_prompt_tokens=len(asked.token_ids),
+                num_output_tokens=num_output,
+                num_cached_tokens=group.num_cached_tokens,
+                num_preemptions=sum(r.num_preemptions for r in group.samples),
+                queue_seconds=since(group.admitted_time),
+                first_token_seconds=since(group.first_token_time),
+                total_seconds=now - asked.arrival_time,
+            ),
+        )
+
+    def _observe(self, event: str, stats: StepStats | RequestStats) -> None:
+        for observer in tuple(self._observers):
+            try:
+                getattr(observer, event)(stats)
+            except Exception as error:
+                log.warning("observer %s raised %r in %s and hears nothing more", type(observer).__name__, error, event)
+                self._observers.remove(observer)

@@ -1,0 +1,140 @@
+"""One request and its samples, for their whole life. A policy's RequestView is the Request itself. Knows no blocks' owner but the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """What the door lets in: checked, tokenized, with every default resolved."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    params: SamplingParams
+    max_tokens: int
+    seed: int
+    end_ids: tuple[int, ...]
+    """Ids that end a sample: stop ids, and EOS unless it is ignored."""
+    arrival_time: float
+    priority: int = 0
+    tenant: str = ""
+    deadline: float | None = None
+
+
+class Group:
+    """All samples of one request, and what its observers want to know at the end."""
+
+    __slots__ = ("admitted_time", "arrival", "asked", "end_ids", "finish_reason", "first_token_time", "num_cached_tokens", "samples")
+
+    def __init__(self, asked: NewRequest, arrival: int) -> None:
+        self.asked = asked
+        self.arrival = arrival
+        self.end_ids = frozenset(asked.end_ids)
+        self.samples: list[Request] = []
+        self.num_cached_tokens = 0
+        self.finish_reason: FinishReason = "abort"  # of the sample that finished last
+        self.admitted_time: float | None = None
+        self.first_token_time: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        return all(r.state is RequestState.FINISHED for r in self.samples)
+
+
+class Request:
+    """One sample.
+
+    Invariant: 0 <= num_committed <= num_computed_tokens <= len(tokens) + num_in_flight, and the table covers the computed
+    positions (it is empty unless the state is RUNNING). Computed and in-flight counts are upper bounds while rows are in
+    flight. A request that lost its blocks is not admitted again before its rows in flight have committed, so that a row
+    never speaks for another life of the blocks.
+    """
+
+    __slots__ = (
+        "granted_step",
+        "group",
+        "id",
+        "keys",
+        "max_known",
+        "num_committed",
+        "num_computed_tokens",
+        "num_in_flight",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_published",
+        "num_samples",
+        "queued",
+        "sample",
+        "sent",
+        "state",
+        "steps_in_flight",
+        "table",
+        "table_sent",
+        "tokens",
+    )
+
+    def __init__(self, id: int, group: Group, *, sample: int = 0, num_samples: int = 1) -> None:
+        asked = group.asked
+        self.id = id
+        self.group = group
+        self.sample = sample
+        self.num_samples = num_samples  # seats: n until the prefill commits and the siblings appear, then 1
+        self.state = RequestState.WAITING
+        self.tokens = list(asked.token_ids)
+        self.num_prompt_tokens = len(self.tokens)
+        self.max_known = self.num_prompt_tokens + asked.max_tokens
+        self.num_computed_tokens = 0  # positions whose KV is there or planned
+        self.num_committed = 0  # positions whose KV is known to be there
+        self.num_in_flight = 0  # sampled tokens that no commit has delivered
+        self.steps_in_flight = 0  # rows that no commit has delivered
+        self.num_published = 0  # leading blocks offered to the stack
+        self.num_preemptions = 0
+        self.table: list[int] = []
+        self.table_sent = 0  # leading blocks of the table that the worker knows
+        self.keys: list[BlockKey] = []
+        self.sent = False  # the worker has its tokens
+        self.granted_step = -1  # last step that granted, preempted or ended it
+        self.queued = False  # stands in the waiting list
+
+    @property
+    def arrival(self) -> int:
+        return self.group.arrival
+
+    @property
+    def arrival_time(self) -> float:
+        return self.group.asked.arrival_time
+
+    @property
+    def priority(self) -> int:
+        return self.group.asked.priority
+
+    @property
+    def tenant(self) -> str:
+        return self.group.asked.tenant
+
+    @property
+    def deadline(self) -> float | None:
+        return self.group.asked.deadline
+
+    @property
+    def num_known(self) -> int:
+        """Tokens that will be known once everything in flight has committed."""
+        return len(self.tokens) + self.num_in_flight
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.num_computed_tokens < self.num_known - 1
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id} {self.state.value} {self.num_computed_tokens}/{self.num_known} blocks {self.table}>"

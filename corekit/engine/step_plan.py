@@ -1,0 +1,252 @@
+"""The step in the making: what a policy asks, made safe. Knows counts and blocks; never tensors, text or what comes after plan().
+
+Every grant, refusal and preemption keeps the limits by itself: a policy may call these in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from corekit.api import PASSED_OVER, Grant, PreemptMode, PrefixMatch, Reason, Refusal, RequestState, RequestView
+
+from .blocks import NO_MATCH, BlockTables, KeyChain
+from .request import Request
+
+REFUSED = {reason: Grant(reason=reason) for reason in Reason}
+ONE_TOKEN = Grant(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The scheduler's own numbers, all resolved."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one request in one step; 0: no such limit."""
+    watermark_blocks: int = 0
+    """Blocks that an admission leaves free for those that run."""
+    max_draft_tokens: int = 0
+    """Guessed tokens that a decode may carry."""
+
+
+class Row:
+    """What one step does for one request. `start` and `num_tokens` are upper bounds while earlier rows may reject drafts."""
+
+    __slots__ = ("num_drafts", "num_samples", "num_tokens", "request", "start")
+
+    def __init__(self, request: Request, start: int, num_tokens: int, num_samples: int, num_drafts: int) -> None:
+        self.request = request
+        self.start = start
+        self.num_tokens = num_tokens
+        self.num_samples = num_samples
+        self.num_drafts = num_drafts
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens that it may deliver to its own request."""
+        return 1 + self.num_drafts if self.num_samples else 0
+
+
+class Step:
+    """Implements StepPlan. `running` and `waiting` hold still during plan(); `resident`, `preempted` and the numbers are live."""
+
+    def __init__(self, *, limits: Limits, blocks: BlockTables, keys: KeyChain, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._blocks = blocks
+        self._keys = keys
+        self._clock = clock
+        self._open = False
+        self._matches: dict[Request, PrefixMatch] = {}
+        self.number = -1
+        self.now = 0.0
+        self.seats = limits.max_num_seqs
+        self.token_budget = 0
+        self.rows: dict[Request, Row] = {}
+        self.resident: list[Request] = []
+        self.running: Sequence[Request] = ()
+        self.waiting: Sequence[Request] = ()
+        self.preempted: list[Request] = []
+        self.admitted: list[Request] = []
+        self.ended: list[Request] = []
+
+    def begin(self, waiting: Sequence[Request]) -> None:
+        self.number += 1
+        self.now = self._clock()
+        self.rows, self.preempted, self.admitted, self.ended = {}, [], [], []
+        self.running, self.waiting = tuple(self.resident), waiting
+        self.token_budget = self._limits.max_num_batched_tokens
+        self._open = True
+
+    def close(self) -> None:
+        """From here on the policy's calls raise: a plan that was kept cannot touch a later step."""
+        self._open = False
+        self._matches.clear()
+
+    @property
+    def free_blocks(self) -> int:
+        return self._blocks.stack.available
+
+    def cached_tokens(self, request: RequestView) -> int:
+        self._check_open()
+        r = cast(Request, request)
+        if r not in self._matches:
+            self._matches[r] = self._match(r)
+        return len(self._matches[r].blocks) * self._blocks.block_size
+
+    # -- granting
+
+    def schedule_many(self, requests: Sequence[RequestView], start: int = 0) -> Refusal | None:
+        self._check_open()
+        mine = cast(Sequence[Request], requests)
+        number, size, refs, rows = self.number, self._blocks.block_size, self._blocks.refs, self.rows
+        running, plain = RequestState.RUNNING, not self._limits.max_draft_tokens
+        for at in range(start, len(mine)):
+            r = mine[at]
+            computed = r.num_computed_tokens
+            if (
+                plain
+                and r.state is running
+                and self.token_budget
+                and r.granted_step != number
+                and len(r.tokens) + r.num_in_flight == computed + 1 < r.max_known
+                and computed % size
+                and refs[r.table[-1]] == 1
+                and r.num_samples == 1
+            ):  # a decode inside a block of its own: the common case, written out because a thousand of them are a step
+                rows[r] = Row(r, computed, 1, 1, 0)
+                r.granted_step = number
+                r.num_computed_tokens = computed + 1
+                r.num_in_flight += 1
+                self.token_budget -= 1
+                continue
+            grant = self.schedule(r)
+            if grant.reason is not None and grant.reason not in PASSED_OVER:
+                return Refusal(at, r, grant.reason)
+        return None
+
+    def schedule(self, request: RequestView, max_tokens: int | None = None) -> Grant:
+        self._check_open()
+        r = cast(Request, request)
+        if r.granted_step == self.number:
+            return REFUSED[Reason.SCHEDULED if r in self.rows else Reason.ENDED if r in self.ended else Reason.PREEMPTED]
+        if r.state is RequestState.FINISHED:
+            return REFUSED[Reason.ENDED]
+        if r.num_known >= r.max_known:
+            return REFUSED[Reason.NOT_READY]  # the rest of its answer is in flight
+        most = self.token_budget if max_tokens is None else min(max_tokens, self.token_budget)
+        most = min(most, self._limits.long_prefill_token_threshold or most)
+        if most <= 0:
+            return REFUSED[Reason.BUDGET]
+        return self._continue(r, most) if r.state is RequestState.RUNNING else self._admit(r, most)
+
+    def _continue(self, r: Request, most: int) -> Grant:
+        start = r.num_computed_tokens
+        count = min(r.num_known - start, most)
+        if count <= 0:
+            return REFUSED[Reason.NOT_READY]
+        if self._blocks.needed(r.table, start, start + count) > self.free_blocks:
+            return REFUSED[Reason.BLOCKS] if len(self.resident) > 1 else self._end(r)
+        return self._grant(r, start, count, self._drafts(r, start, count, most))
+
+    def _drafts(self, r: Request, start: int, count: int, most: int) -> int:
+        """Guesses that a decode may carry: within the budget, the answer's length and the free blocks."""
+        if not self._limits.max_draft_tokens or count > 1 or r.num_known == r.num_prompt_tokens or start + 1 < r.num_known:
+            return 0
+        drafts = max(0, min(self._limits.max_draft_tokens, most - 1, r.max_known - r.num_known - 1))
+        return drafts if self._blocks.needed(r.table, start, start + 1 + drafts) <= self.free_blocks else 0
+
+    def _admit(self, r: Request, most: int) -> Grant:
+        if r.steps_in_flight or not r.queued:
+            return REFUSED[Reason.NOT_READY]  # its last tokens are not known here yet
+        if r.num_samples > self.seats:
+            return REFUSED[Reason.SEATS]
+        blocks, match = self._blocks, self._match(r)
+        start = len(match.blocks) * blocks.block_size
+        count = min(len(r.tokens) - start, most)
+        needed = blocks.span(start + count) - len(match.blocks) + match.num_taken
+        if needed > self.free_blocks:
+            return REFUSED[Reason.BLOCKS] if self.resident else self._end(r)
+        if self.resident and self.free_blocks - needed < self._limits.watermark_blocks:
+            return REFUSED[Reason.WATERMARK]
+        table = blocks.hold(match)
+        if table is None:
+            return REFUSED[Reason.BLOCKS]
+        r.table, r.table_sent = table, 0
+        r.num_computed_tokens = r.num_committed = start
+        r.num_published = len(match.blocks)
+        grant = self._grant(r, start, count, 0)
+        if not grant:  # the stack broke its word: everything is as before
+            blocks.release(table)
+            r.table, r.num_computed_tokens, r.num_committed, r.num_published = [], 0, 0, 0
+            return grant
+        if r.group.admitted_time is None:
+            r.group.admitted_time, r.group.num_cached_tokens = self.now, start
+        r.state = RequestState.RUNNING
+        self.resident.append(r)
+        self.admitted.append(r)
+        self.seats -= r.num_samples
+        return grant
+
+    def _grant(self, r: Request, start: int, count: int, num_drafts: int) -> Grant:
+        num_samples = 0 if start + count < r.num_known else r.num_samples if r.num_known == r.num_prompt_tokens else 1
+        count += num_drafts
+        changed = self._blocks.extend(r.table, start, start + count)
+        if changed is None:
+            return REFUSED[Reason.BLOCKS]
+        r.table_sent = min(r.table_sent, changed)
+        row = self.rows[r] = Row(r, start, count, num_samples, num_drafts)
+        r.granted_step = self.number
+        r.num_computed_tokens = start + count
+        r.num_in_flight += row.max_new_tokens
+        self.token_budget -= count
+        return ONE_TOKEN if count == 1 else Grant(count)
+
+    def _end(self, r: Request) -> Grant:
+        """It outgrew the pool alone; that is known once nothing of it is in flight."""
+        if r.steps_in_flight:
+            return REFUSED[Reason.NOT_READY]
+        r.granted_step = self.number
+        self.ended.append(r)
+        return REFUSED[Reason.ENDED]
+
+    def _match(self, r: Request) -> PrefixMatch:
+        """What the prefix cache has of it. The last token is always computed: its logits are the next draw."""
+        if not self._blocks.caches_prefixes:
+            return NO_MATCH
+        self._keys.extend(r.keys, r.tokens, len(r.tokens))
+        return self._blocks.find(r.keys[: (len(r.tokens) - 1) // self._blocks.block_size])
+
+    # -- giving way
+
+    def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
+        self._check_open()
+        r = cast(Request, request)
+        if r.state is not RequestState.RUNNING:
+            raise ValueError(f"{r!r} holds no blocks: only those in step.resident can be preempted")
+        row = self.rows.pop(r, None)
+        if row is not None:
+            self.token_budget += row.num_tokens
+            r.num_in_flight -= row.max_new_tokens
+        r.granted_step = self.number
+        r.num_preemptions += 1
+        self.vacate(r)
+        r.state = RequestState.PREEMPTED
+        r.num_computed_tokens = r.num_committed = r.num_published = 0
+        self.preempted.append(r)
+
+    def vacate(self, r: Request) -> None:
+        """Give up blocks and seat."""
+        self.resident.remove(r)
+        self.seats += r.num_samples
+        self._blocks.release(r.table)
+        r.table, r.table_sent, r.sent = [], 0, False
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeError("a StepPlan is valid during plan() only")
