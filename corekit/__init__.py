@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .api import SamplingParams
     from .compose.assemble import assemble
     from .compose.config import Config
@@ -13,7 +15,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["LLM", "Config", "SamplingParams", "__version__", "assemble"]
 
-_HOMES = {"LLM": "corekit.llm", "SamplingParams": "corekit.api", "assemble": "corekit.compose.assemble", "Config": "corekit.compose.config"}
+_HOMES: Mapping[str, str] = {
+    "LLM": "corekit.llm",
+    "SamplingParams": "corekit.api",
+    "assemble": "corekit.compose.assemble",
+    "Config": "corekit.compose.config",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,8 @@ class BlockRef(NamedTuple):
 
 
 class Copy(NamedTuple):
+    """One whole block, all layers, from source to target."""
+
     source: BlockRef
     target: BlockRef
 
@@ -26,7 +28,9 @@ class Copy(NamedTuple):
 class CopyJournal(Protocol):
     """Copies to make before the next step's first KV write. Program order is execution order; nothing is ever dropped."""
 
-    def copy(self, source: BlockRef, target: BlockRef) -> None: ...
+    def copy(self, source: BlockRef, target: BlockRef) -> None:
+        """Append one copy. The source must keep its content, and the target its owner, until the next step was submitted."""
+        ...
 
 
 class BlockKey:
@@ -67,6 +71,8 @@ class PrefixQuery:
 
 @dataclass(frozen=True, slots=True)
 class CachedBlock:
+    """A key and where its block lies now."""
+
     key: BlockKey
     place: BlockRef
 

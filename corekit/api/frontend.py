@@ -45,6 +45,8 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
+    """Whether the engine can answer; `reason` says in words why it cannot."""
+
     state: Literal["ready", "dead"]
     reason: str = ""
 
@@ -78,6 +80,8 @@ class EngineClient(Protocol):
 
 
 class Frontend(Protocol):
+    """One door to the engine. Its whole world is the client that `serve` is given."""
+
     async def serve(self, client: EngineClient) -> None:
         """Serve until cancelled; then finish or refuse what is left, and return. Raises OSError when it cannot start."""
         ...

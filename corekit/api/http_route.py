@@ -11,6 +11,8 @@ from .frontend import EngineClient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
+    """One path, as a frontend mounts it."""
+
     path: str
     methods: tuple[str, ...]
     endpoint: Callable[[Any], Awaitable[Any]]
@@ -18,6 +20,8 @@ class Route:
 
 
 class HttpRoute(Protocol):
+    """Adds paths to the HTTP frontends; reaches the engine through the client alone."""
+
     def routes(self, client: EngineClient) -> Sequence[Route]:
         """The routes to add. A path that the frontend has already is an error at composition."""
         ...

@@ -25,6 +25,8 @@ class RowProcessor(Protocol):
 
 
 class LogitsProcessor(Protocol):
+    """Starts one constraint per sample that wants it; holds no state of a request itself."""
+
     def start(self, request: RequestView) -> RowProcessor | None:
         """Prepare for request, off the engine's loop (it is NOT_READY until done). None: no constraint."""
         ...

@@ -69,6 +69,8 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
+    """Which part of the weights a rank loads: rank of size."""
+
     rank: int = 0
     size: int = 1
 
@@ -92,6 +94,8 @@ class Attend(Protocol):
 
 
 class Model(Protocol):
+    """The maths of one forward pass. Holds weights and no request; all KV lies behind `attend`."""
+
     @property
     def spec(self) -> ModelSpec:
         """Known without weights."""

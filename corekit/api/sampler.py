@@ -36,6 +36,8 @@ class SamplingBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
+    """What was drawn, one id per sample of the batch, on the device of the logits."""
+
     token_ids: Tensor
     """[samples] int64."""
 

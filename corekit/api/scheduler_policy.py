@@ -15,6 +15,8 @@ PreemptMode = Literal["recompute", "swap"]
 
 
 class RequestState(Enum):
+    """Where a sample stands. Every state but RUNNING and FINISHED waits."""
+
     WAITING = "waiting"  # never ran
     RUNNING = "running"  # holds device blocks
     PREEMPTED = "preempted"  # gave its blocks up; is computed again
@@ -196,6 +198,8 @@ class StepPlan(Protocol):
 
 
 class SchedulerPolicy(Protocol):
+    """Decides by asking the StepPlan; needs no state, and may keep what SupportsAccounting tells it."""
+
     def plan(self, step: StepPlan) -> None:
         """Fill the step. Called once a step on the engine's thread; what it raises is reported once and fcfs plans the rest."""
         ...

@@ -21,6 +21,8 @@ from .tool_format import ToolFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
+    """One row of the table: a part of the engine that plugins may provide."""
+
     name: str
     """The one word for this part: file, TOML table, kit, test folder and docs page."""
     hook: str

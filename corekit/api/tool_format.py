@@ -25,4 +25,6 @@ class ToolParser(Protocol):
 
 
 class ToolFormat(Protocol):
+    """Reads one family's tool calls; one parser per answer."""
+
     def start(self) -> ToolParser: ...
