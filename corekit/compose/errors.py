@@ -1,0 +1,26 @@
+"""Errors of composition: what is wrong with a configuration or with the choice of parts. Knows nothing of how it is shown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from corekit.api import CorekitError
+
+
+class ConfigError(CorekitError):
+    """The configuration cannot be used as it stands. `problems` has every fault that was found, one text each."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean x?" for a misspelt name, or nothing."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {match[0]!r}?" if match else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,76 @@
+"""Prints a configuration as TOML with the origin of every value. What it prints is a valid file with the same meaning."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .config import Config
+from .problems import field_of
+from .tables import Table
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def show(config: Config) -> Iterator[str]:
+    """The lines of the file, all tables in the order of the design, every key with its value and origin."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, Table):
+            yield from _table(config, (name,), value, f"[{_key(name)}]")
+        elif not value:
+            yield f"{_key(name)} = []".ljust(48) + f"# {config.origin(name)}" if config.is_given(name) else f"# no [[{name}]]"
+            yield ""
+        for index, element in enumerate(value if isinstance(value, tuple) else ()):
+            yield from _table(config, (name, index), element, f"[[{_key(name)}]]")
+
+
+def _table(config: Config, path: tuple[str | int, ...], table: Table | Mapping[str, Any], header: str) -> Iterator[str]:
+    yield header
+    below: list[tuple[str, Mapping[str, Any]]] = []
+    for key, value in _items(table):
+        origin = config.origin(*path, key)
+        if value is None:
+            yield f"# {key}: not set".ljust(48) + f"# {origin}"
+        elif isinstance(value, Mapping):
+            below.append((key, value))
+        else:
+            yield f"{_key(key)} = {_value(value)}".ljust(48) + f"# {origin}"
+    yield ""
+    for key, inner in below:
+        if inner:
+            inside = ".".join(_key(str(part)) for part in (*path, key) if not isinstance(part, int))
+            yield from _table(config, (*path, key), inner, f"[{inside}]")
+
+
+def _items(table: Table | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if not isinstance(table, Table):
+        yield from table.items()
+        return
+    for name in type(table).model_fields:
+        field = field_of(type(table), name)
+        yield (field.alias if field is not None and field.alias else name), getattr(table, name)
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(element) for element in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
+    return str(value.isoformat()) if hasattr(value, "isoformat") else _text(str(value))

