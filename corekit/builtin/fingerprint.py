@@ -1,0 +1,196 @@
+"""A model without weights whose answer depends on every cached position, exactly: the engine is proved on it.
+
+Layer 0 caches a code of (token, position); layer 1 caches a code of what layer 0 read back, so a block depends on its whole
+prefix. In each layer head 0 attends evenly (a sum) and head 1 sharply to one position (so keys count): keys are (p*p, p, 1)
+and the query (-c, 2cq, -cq*q) peaks at position q. What comes back is rounded to integers. A position that nobody wrote
+(NaN) makes the code NaN, and so the logits. `solo` is the same function in plain integers, without cache or attention.
+It knows nothing of blocks, rows or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corekit.api import Attend, LayerSpec, ModelInputs, ModelSpec, Sampler, SamplingBatch, SamplingParams, Shard, WeightSource
+
+NUM_HEADS = 2
+HEAD_DIM = 3
+SHARPNESS = 60.0
+"""exp(-60) of the neighbour's code is far below a half: the sharp head reads one position exactly."""
+NUM_PEAKS = 8
+PEAK = 4.0
+STEP = 0.5
+FLOOR = -20.0
+"""Logits: eight ids from 4.0 down in steps of 0.5 (chosen by the code), all others at -20."""
+CODE_RANGE = 1_000_003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FingerprintOptions:
+    """Bounds: vocab_size 8..1048576, context_length 1..65536, max_draft_tokens 0..16, seed 0..65535."""
+
+    vocab_size: int = 320
+    context_length: int = 4096
+    max_draft_tokens: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("vocab_size", NUM_PEAKS, 1 << 20), ("context_length", 1, 1 << 16), ("max_draft_tokens", 0, 16), ("seed", 0, (1 << 16) - 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise ValueError(f"fingerprint: {name} must be an integer from {least} to {most}, got {value!r}")
+
+
+# The next five functions take integers or int64 tensors alike: one definition for the model and for `solo`.
+
+
+def _code0(t, p):  # type: ignore[no-untyped-def]
+    return (t * 131 + p * 37 + t * p * 7 + 17) % 1009
+
+
+def _code1(a, s, t, p):  # type: ignore[no-untyped-def]
+    return (a * 13 + s * 101 + t * 29 + p * 3 + 5) % 1013
+
+
+def _look0(t, p):  # type: ignore[no-untyped-def]
+    return (t * 7 + p * 3) % (p + 1)
+
+
+def _look1(a, s, p):  # type: ignore[no-untyped-def]
+    return (a + s) % (p + 1)
+
+
+def _mix(a, s, b, u, seed):  # type: ignore[no-untyped-def]
+    return (b * 17 + u * 257 + a * 3 + s * 5 + seed * 7919) % CODE_RANGE
+
+
+def _peak(code, rank, vocab_size):  # type: ignore[no-untyped-def]
+    """The id with the rank-th highest logit, unless a better rank has it already."""
+    return ((code + 1) * (2 * rank + 1) * 2654435761 + rank * 40503 >> 5) % vocab_size
+
+
+class Fingerprint:
+    """The code of a token is a pure function of its row's tokens up to and including it."""
+
+    def __init__(self, options: FingerprintOptions | None = None) -> None:
+        self._options = options or FingerprintOptions()
+        layer = LayerSpec(num_heads=NUM_HEADS, num_kv_heads=NUM_HEADS, key_dim=HEAD_DIM, value_dim=HEAD_DIM, scale=1.0)
+        self._spec = ModelSpec(
+            architecture="fingerprint",
+            layers=(layer, layer),
+            vocab_size=self._options.vocab_size,
+            context_length=self._options.context_length,
+            hidden_size=1,
+            dtype="float64",
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def options(self) -> FingerprintOptions:
+        return self._options
+
+    @property
+    def max_draft_tokens(self) -> int:
+        return self._options.max_draft_tokens
+
+    def load(self, weights: WeightSource, shard: Shard) -> None:
+        """There is nothing to read."""
+
+    def forward(self, inputs: ModelInputs, attend: Attend) -> Tensor:
+        t, p = inputs.token_ids, inputs.positions
+        a, s, bad = _layer(attend, 0, _code0(t, p), _look0(t, p), p, torch.zeros_like(p, dtype=torch.bool))
+        b, u, bad = _layer(attend, 1, _code1(a, s, t, p), _look1(a, s, p), p, bad)
+        code = _mix(a, s, b, u, self._options.seed)
+        return code.to(torch.float64).masked_fill(bad, float("nan"))[:, None]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        bad = hidden.isnan()
+        code = hidden.nan_to_num().round().to(torch.int64)
+        ranks = torch.arange(NUM_PEAKS, device=hidden.device)
+        ids = _peak(code, ranks, self._options.vocab_size)
+        logits = torch.full((len(hidden), self._options.vocab_size), FLOOR, dtype=torch.float64, device=hidden.device)
+        heights = (PEAK - STEP * ranks).to(torch.float64).expand_as(ids)
+        return logits.scatter_reduce_(1, ids, heights, "amax").masked_fill_(bad, float("nan"))
+
+    def draft(self, token_ids: Sequence[int], count: int) -> Sequence[int]:
+        """The greedy continuation, with about a third of the guesses spoilt."""
+        start, options = len(token_ids), self._options
+        guesses = solo(token_ids, max_tokens=count, options=options)
+        return [(guess + 1) % options.vocab_size if (guess + start + at) % 3 == 0 else guess for at, guess in enumerate(guesses)]
+
+
+def _layer(attend: Attend, layer: int, code: Tensor, look: Tensor, p: Tensor, bad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cache code, read it back: (sum over all positions, value at `look`, whether anything was NaN)."""
+    position, target, zero = p.to(torch.float64), look.to(torch.float64), torch.zeros_like(p, dtype=torch.float64)
+    key = torch.stack([position * position, position, torch.ones_like(position)], -1)[:, None].expand(-1, NUM_HEADS, -1)
+    value = code.to(torch.float64).masked_fill(bad, float("nan"))[:, None, None].expand(-1, NUM_HEADS, HEAD_DIM)
+    sharp = torch.stack([zero - SHARPNESS, 2 * SHARPNESS * target, -SHARPNESS * target * target], -1)
+    query = torch.stack([torch.zeros_like(sharp), sharp], 1)
+    out = attend(layer, query.contiguous(), key.contiguous(), value.contiguous())
+    bad = bad | out.isnan().flatten(1).any(1)
+    out = out.nan_to_num()
+    return (out[:, 0, 0] * (position + 1)).round().to(torch.int64), out[:, 1, 0].round().to(torch.int64), bad
+
+
+def solo(
+    prompt_ids: Sequence[int],
+    *,
+    max_tokens: int,
+    params: SamplingParams | None = None,
+    seed: int = 0,
+    sample: int = 0,
+    end_ids: Sequence[int] = (),
+    options: FingerprintOptions | None = None,
+    sampler: Sampler | None = None,
+) -> tuple[int, ...]:
+    """What a request must answer, naively. Greedy (the default) by integers alone; drawn by `sampler` from one row of logits.
+
+    The answer ends with the first of `end_ids` (they are not drawn before `params.min_tokens`) or after `max_tokens`.
+    """
+    options, params = options or FingerprintOptions(), params or SamplingParams(temperature=0)
+    model = Fingerprint(options) if params.temperature else None
+    known, codes0, codes1, sum0, sum1, last = list(prompt_ids), [], [], 0, 0, 0  # type: ignore[var-annotated]
+    ends, num_prompt = frozenset(end_ids), len(prompt_ids)
+    while True:
+        for p in range(len(codes0), len(known)):
+            t = known[p]
+            codes0.append(_code0(t, p))
+            sum0 += codes0[p]
+            s = codes0[_look0(t, p)]
+            codes1.append(_code1(sum0, s, t, p))
+            sum1 += codes1[p]
+            last = _mix(sum0, s, sum1, codes1[_look1(sum0, s, p)], options.seed)
+        banned = ends if len(known) - num_prompt < params.min_tokens else frozenset()
+        if model is None:
+            token = next(i for i in (*(_peak(last, r, options.vocab_size) for r in range(NUM_PEAKS)), *range(options.vocab_size)) if i not in banned)
+        else:
+            assert sampler is not None, "a drawn answer needs a sampler"
+            token = _draw(model, sampler, last, params, seed, sample, len(known), tuple(banned))
+        known.append(token)
+        if token in ends or len(known) - num_prompt == max_tokens:
+            return tuple(known[num_prompt:])
+
+
+def _draw(model: Fingerprint, sampler: Sampler, code: int, params: SamplingParams, seed: int, sample: int, position: int, banned: tuple[int, ...]) -> int:
+    def one(value: float, dtype: torch.dtype) -> Tensor:
+        return torch.tensor([value], dtype=dtype)
+
+    batch = SamplingBatch(
+        logits_row=one(0, torch.int64),
+        temperature=one(params.temperature, torch.float32),
+        top_k=one(params.top_k, torch.int64),
+        top_p=one(params.top_p, torch.float32),
+        min_p=one(params.min_p, torch.float32),
+        seed=one(seed, torch.int64),
+        position=one(position, torch.int64),
+        index=one(sample, torch.int64),
+        banned=((0, banned),) if banned else (),
+    )
+    return int(sampler.sample(model.logits(torch.tensor([[code]], dtype=torch.float64)), batch).token_ids[0])
