@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -75,8 +74,7 @@ class SamplingParams:
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
-            if not isinstance(getattr(self, name), bool):
-                raise _invalid(name, getattr(self, name), "true or false")
+            _flag(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +98,16 @@ class Prompt:
             raise InvalidRequest(f"a prompt is exactly one of text, token_ids and messages, got {given or 'none of them'}", field="prompt")
         if self.token_ids is not None:
             object.__setattr__(self, "token_ids", _ids("prompt", self.token_ids))
-        if self.messages is not None:
-            object.__setattr__(self, "messages", tuple(self.messages))
+        text: object = self.text
+        if text is not None and not isinstance(text, str):
+            raise _invalid("prompt", text, "a string")
+        for name in ("messages", "tools"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _mappings(name, getattr(self, name)))
+        template: object = self.template
+        if not isinstance(template, Mapping):
+            raise _invalid("template", template, "a mapping of template options")
+        _flag("add_special_tokens", self.add_special_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,10 @@ class RequestOutput:
 
 
 def _invalid(name: str, value: object, limit: str) -> InvalidRequest:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python refuses to write integers of more than 4300 digits
+        shown = f"a {type(value).__name__} too long to write"
     return InvalidRequest(f"{name} must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}", field=name)
 
 
@@ -154,8 +163,20 @@ def _integer(name: str, value: object, least: int, most: int) -> None:
 
 
 def _number(name: str, value: object, least: float, most: float, *, above: bool = False) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or not least <= value <= most or (above and value == least):
+    # Not-a-number compares false with everything, so the range check refuses it too.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most or (above and value == least):
         raise _invalid(name, value, f"a number {'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}")
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise _invalid(name, value, "true or false")
+
+
+def _mappings(name: str, values: object) -> tuple[Mapping[str, Any], ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(v, Mapping) for v in values):
+        raise _invalid(name, values, "a list of objects")
+    return tuple(values)
 
 
 def _strings(name: str, values: object) -> tuple[str, ...]:
