@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from corekit.api import WeightSource
@@ -30,6 +31,11 @@ for _root in (ROOT / "plugins", ROOT):
     if _root.is_dir() and importlib.util.find_spec("corekit" if _root == ROOT else "corekit_openai_http") is None:
         sys.path.insert(0, str(_root))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_root), os.environ.get("PYTHONPATH"))))
+
+
+# How fast a busy machine draws an example says nothing about the code.
+settings.register_profile("corekit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("corekit")
 
 
 @pytest.fixture(scope="session")

@@ -188,7 +188,7 @@ def _strings(name: str, values: object) -> tuple[str, ...]:
 
 
 def _ids(name: str, values: object) -> tuple[int, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
         raise _invalid(name, values, "a list of token ids")
     if name == "stop_token_ids" and len(values) > MAX_STOP_IDS:
         raise _invalid(name, f"{len(values)} ids", f"at most {MAX_STOP_IDS} ids")
