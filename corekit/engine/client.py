@@ -1,0 +1,300 @@
+"""The client of the engine: runs its loop in a thread of its own and carries requests in and text out.
+
+Knows the tokenizer, event loops and threads; does not know HTTP, blocks or how a step is planned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+import time
+import uuid
+from asyncio import AbstractEventLoop
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from corekit.api import (
+    EngineDead,
+    EngineStats,
+    FinishReason,
+    Health,
+    InvalidRequest,
+    ModelFacts,
+    Overloaded,
+    Prompt,
+    RequestFailed,
+    RequestOutput,
+    SamplingParams,
+    Tokenizer,
+)
+from corekit.engine.door import Door, Encoded, check_identity
+from corekit.engine.events import SampleDelta
+from corekit.engine.request import NewRequest
+from corekit.engine.stream import Stream
+
+if TYPE_CHECKING:
+    from corekit.engine.collector import Collector
+    from corekit.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+CLOSED = "the engine was closed"
+
+
+class Client:
+    """Implements `EngineClient`; any number of event loops and threads may use it.
+
+    Invariant: `_streams` holds the requests that somebody waits for and whose end was not heard. An engine id is not given
+    out again before the step that drained the abort of its last owner is over, so that late news never reaches a stranger.
+    `_lock` is never held during a step.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        tokenizer: Tokenizer,
+        model: ModelFacts,
+        max_queued_requests: int,
+        max_queued_tokens: int,
+        seed: int,
+        clock: Callable[[], float] = time.monotonic,
+        collector: Collector | None = None,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._model = model
+        self._max_queued_requests = max_queued_requests
+        self._max_queued_tokens = max_queued_tokens or 4 * model.max_model_len
+        self._clock = clock
+        self._collector = collector
+        self._door = Door(tokenizer=tokenizer, model=model, refusal=engine.refusal)
+        self._random = random.Random(seed)
+        self._serial = itertools.count(1)
+        self._lock = threading.Condition()
+        self._streams: dict[str, Stream] = {}  # by engine id
+        self._names: dict[str, Stream] = {}  # by request id: those that nobody aborted
+        self._leaving: set[str] = set()  # engine ids with an abort that no step has drained
+        self._dead: str | None = None
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def model(self) -> ModelFacts:
+        return self._model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def start(self) -> None:
+        """Start the engine's thread. Requests may come before. A second call does nothing."""
+        with self._lock:
+            if self._thread is None and self._dead is None:
+                if self._collector is not None:
+                    self._collector.start()
+                self._thread = threading.Thread(target=self._run, name="corekit-engine", daemon=True)
+                self._thread.start()
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Abort everything and end the thread, from any thread. A second call does nothing."""
+        with self._lock:
+            self._closing = True
+            self._dead = self._dead or CLOSED
+            self._lock.notify_all()
+            thread = self._thread
+        if thread is None:
+            self._drop_all()
+        elif thread is not threading.current_thread():
+            thread.join(timeout)
+            if thread.is_alive():
+                log.warning("the engine's thread did not end within %g s: a step hangs in the executor or the model. It ends with the process", timeout)
+                self._drop_all()
+        if self._collector is not None:
+            self._collector.close()
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, tenant: str = "", deadline: float | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        check_identity(request_id, priority, tenant, deadline)
+        self._check_alive()
+        encoded = await self._door.encode(prompt)
+        max_tokens = self._door.check(params, len(encoded.token_ids), field="prompt" if prompt.messages is None else "messages")
+        stream = self._queue(encoded, params, max_tokens, request_id=request_id or uuid.uuid4().hex, priority=priority, tenant=tenant, deadline=deadline)
+        try:
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._leave(stream)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request with reason "abort"; its id is free at once. False: no such request is alive."""
+        with self._lock:
+            stream = self._names.pop(request_id, None)
+            if stream is None:
+                return False
+            self._abort(stream)
+            return True
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def health(self) -> Health:
+        dead = self._dead
+        return Health(state="ready") if dead is None else Health(state="dead", reason=dead)
+
+    # -- on the callers' event loops ---------------------------------------------------------------------------------
+
+    def _queue(
+        self, prompt: Encoded, params: SamplingParams, max_tokens: int, *, request_id: str, priority: int, tenant: str, deadline: float | None
+    ) -> Stream:
+        """Queue a checked request. Check and submission are one: of racing callers exactly as many pass as there is room for."""
+        with self._lock:
+            self._check_alive()
+            if request_id in self._names:
+                raise InvalidRequest(f"request_id {request_id!r} is in use by a request that is alive", field="request_id", code="id_in_use")
+            self._check_room(len(prompt.token_ids))
+            taken = request_id in self._streams or request_id in self._leaving
+            engine_id = f"{request_id}#{next(self._serial)}" if taken else request_id
+            try:
+                stream = Stream(request_id=request_id, engine_id=engine_id, prompt=prompt, params=params, tokenizer=self._tokenizer)
+            except Exception as fault:
+                raise self._decoder_fault(fault) from fault
+            self._engine.submit(
+                NewRequest(
+                    request_id=engine_id,
+                    token_ids=prompt.token_ids,
+                    params=params,
+                    max_tokens=max_tokens,
+                    seed=self._random.getrandbits(63) if params.seed is None else params.seed,
+                    end_ids=params.stop_token_ids + (() if params.ignore_eos else self._tokenizer.eos_token_ids),
+                    arrival_time=self._clock(),
+                    priority=priority,
+                    tenant=tenant,
+                    deadline=deadline,
+                )
+            )
+            self._streams[engine_id] = self._names[request_id] = stream
+            self._lock.notify_all()
+        return stream
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise EngineDead(self._dead)
+
+    def _check_room(self, num_tokens: int) -> None:
+        """An empty queue takes any request that fits the engine."""
+        num_requests, num_queued = self._engine.num_waiting, self._engine.num_waiting_tokens
+        if num_requests >= self._max_queued_requests:
+            raise Overloaded(
+                f"the queue is full: {num_requests} requests wait, the limit (max_queued_requests) is {self._max_queued_requests}. Try again later"
+            )
+        if num_requests and num_queued + num_tokens > self._max_queued_tokens:
+            raise Overloaded(
+                f"the queue is full: {num_queued} prompt tokens wait and this request has {num_tokens}, "
+                f"the limit (max_queued_tokens) is {self._max_queued_tokens}. Try again later"
+            )
+
+    def _hear(self, news: Sequence[tuple[Stream, SampleDelta]]) -> None:
+        """Turn what a step brought for this loop into text. A fault in a decoder ends its own request only."""
+        for stream, delta in news:
+            try:
+                if stream.hear(delta):
+                    self._abort(stream, sample=delta.sample, reason="stop")
+            except Exception as fault:
+                error = self._decoder_fault(fault)
+                error.__cause__ = fault
+                stream.fail(error)
+            if stream.ended:
+                self._leave(stream)
+
+    def _decoder_fault(self, fault: Exception) -> RequestFailed:
+        return RequestFailed(f"the decoder of the tokenizer ({type(self._tokenizer).__name__}) failed on this request: {type(fault).__name__}: {fault}")
+
+    def _leave(self, stream: Stream) -> None:
+        """Nobody waits for this request any more: forget it, and end it if the engine still has it. Any thread, any number of times."""
+        with self._lock:
+            if self._streams.pop(stream.engine_id, None) is None:
+                return
+            if self._names.get(stream.request_id) is stream:
+                del self._names[stream.request_id]
+            if stream.num_open:
+                self._abort(stream)
+
+    def _abort(self, stream: Stream, *, sample: int | None = None, reason: FinishReason = "abort") -> None:
+        """Tell the engine's thread, and wake it: what nobody needs must not wait for the next request."""
+        with self._lock:
+            self._engine.abort(stream.engine_id, sample=sample, reason=reason)
+            self._leaving.add(stream.engine_id)
+            self._lock.notify_all()
+
+    # -- on the engine's thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._step()
+            with self._lock:
+                for engine_id in self._streams:
+                    self._engine.abort(engine_id)
+            while not self._engine.idle:
+                self._step()
+        except BaseException as fault:
+            self._die(fault)
+        self._drop_all()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep while the engine is idle. False: close."""
+        with self._lock:
+            if self._engine.idle and not self._closing and self._collector is not None:
+                self._collector.idle()
+            while self._engine.idle and not self._closing:
+                self._lock.wait()
+            return not self._closing
+
+    def _step(self) -> None:
+        with self._lock:
+            drained = set(self._leaving)
+        deltas = self._engine.step()
+        by_loop: dict[AbstractEventLoop, list[tuple[Stream, SampleDelta]]] = defaultdict(list)
+        with self._lock:
+            self._leaving -= drained
+            for delta in deltas:
+                stream = self._streams.get(delta.request_id)
+                if stream is not None:
+                    by_loop[stream.loop].append((stream, delta))
+        for loop, news in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._hear, news)
+            except RuntimeError:  # the loop was closed with its iterators still open
+                for stream, _ in news:
+                    self._leave(stream)
+
+    def _die(self, fault: BaseException) -> None:
+        reason = f"the engine's loop failed: {type(fault).__name__}: {fault}"
+        log.error("%s. Every request is answered with an error; restart the process", reason, exc_info=fault)
+        with self._lock:
+            self._dead = reason
+        try:
+            self._engine.fail_all(reason)
+        except Exception:
+            log.debug("the engine could not be cleared after its fault", exc_info=True)
+
+    def _drop_all(self) -> None:
+        """Answer whoever is left: nothing will be heard of them any more."""
+        with self._lock:
+            reason = self._dead or CLOSED
+            streams = list(self._streams.values())
+            self._streams.clear()
+            self._names.clear()
+        for stream in streams:
+            try:
+                stream.loop.call_soon_threadsafe(stream.fail, EngineDead(reason))
+            except RuntimeError:
+                log.debug("the event loop of request %s was closed before the engine", stream.request_id)

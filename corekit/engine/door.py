@@ -1,0 +1,149 @@
+"""The door of the engine: turns a prompt into ids and refuses what is wrong before anything is queued.
+
+Knows the tokenizer, the model's facts and the engine's word on what can never fit; does not know queues or threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corekit.api import InvalidRequest, ModelFacts, Prompt, RequestFailed, SamplingParams, Tokenizer
+
+TEMPLATE_OPTIONS = frozenset(
+    {
+        "add_generation_prompt",
+        "continue_final_message",
+        "date_string",
+        "enable_thinking",
+        "preserve_thinking",
+        "reasoning_effort",
+        "thinking",
+        "thinking_budget",
+    }
+)
+"""What a caller may set in a chat template. Anything else could name an argument of the rendering itself."""
+
+LONG_TEXT = 2_000
+"""Characters from which on encoding leaves the event loop: it would hold up every stream for more than a millisecond."""
+
+MAX_ID_CHARS = 256
+MAX_PRIORITY = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    text: str | None
+    """As the caller gave it or the chat template wrote it; None for a prompt of ids."""
+    token_ids: tuple[int, ...]
+
+
+class Door:
+    """What has passed `encode` and `check` can be queued as it is: every number lies within its bounds."""
+
+    def __init__(self, *, tokenizer: Tokenizer, model: ModelFacts, refusal: Callable[[int, int], str | None]) -> None:
+        self._tokenizer = tokenizer
+        self._model = model
+        self._refusal = refusal
+        self._num_ids = min(tokenizer.vocab_size, model.vocab_size)
+
+    async def encode(self, prompt: Prompt) -> Encoded:
+        """Text and ids of a prompt; long ones are encoded beside the event loop. Raises InvalidRequest and RequestFailed."""
+        if prompt.token_ids is not None:
+            encoded = Encoded(text=None, token_ids=prompt.token_ids)
+        elif prompt.messages is not None or len(prompt.text or "") >= LONG_TEXT:
+            encoded = await asyncio.to_thread(self._encode, prompt)
+        else:
+            encoded = self._encode(prompt)
+        if not encoded.token_ids:
+            raise InvalidRequest(
+                "the prompt is empty: it has no tokens, so there is nothing to continue. Send at least one", field=_field(prompt), code="empty_prompt"
+            )
+        self._check_ids(_field(prompt), encoded.token_ids)
+        return encoded
+
+    def check(self, params: SamplingParams, num_prompt_tokens: int, *, field: str = "prompt") -> int:
+        """The most tokens that each sample may generate. Raises InvalidRequest."""
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        if params.logprobs is not None and not self._model.supports_logprobs:
+            raise InvalidRequest(f"logprobs must be absent, got {params.logprobs}: the sampler of this engine does not give any", field="logprobs")
+        max_tokens = self._max_tokens(params, num_prompt_tokens, field)
+        if params.min_tokens > max_tokens:
+            raise InvalidRequest(f"min_tokens must be at most {max_tokens}, which the context leaves, got {params.min_tokens}", field="min_tokens")
+        reason = self._refusal(num_prompt_tokens, params.n)
+        if reason is not None:
+            raise InvalidRequest(reason, field="n" if self._refusal(num_prompt_tokens, 1) is None else field)
+        return max_tokens
+
+    def _encode(self, prompt: Prompt) -> Encoded:
+        try:
+            if prompt.messages is not None:
+                options = _template_options(prompt.template)
+                if not prompt.messages:
+                    return Encoded(text="", token_ids=())
+                chat = self._tokenizer.apply_chat_template(prompt.messages, tools=prompt.tools, **options)
+                return Encoded(text=chat.text, token_ids=tuple(chat.token_ids) if chat.text else ())
+            text = prompt.text or ""
+            text.encode()  # refuses lone surrogates, which tokenizers answer in many ways
+            # A tokenizer that adds BOS would make a prompt of an empty text that nobody wrote.
+            ids = self._tokenizer.encode(text, add_special=prompt.add_special_tokens) if text else ()
+            return Encoded(text=text, token_ids=tuple(ids))
+        except InvalidRequest:
+            raise
+        except UnicodeEncodeError as fault:
+            raise InvalidRequest(f"{_field(prompt)} must be valid Unicode text: {fault.reason} at character {fault.start}", field=_field(prompt)) from fault
+        except Exception as fault:
+            raise RequestFailed(f"the tokenizer ({type(self._tokenizer).__name__}) failed on this prompt: {type(fault).__name__}: {fault}") from fault
+
+    def _check_ids(self, field: str, token_ids: Sequence[int]) -> None:
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self._num_ids):
+            at, wrong = next((at, i) for at, i in enumerate(token_ids) if not 0 <= i < self._num_ids)
+            raise InvalidRequest(f"{field} must hold token ids from 0 to {self._num_ids - 1}, got {wrong} at index {at}", field=field)
+
+    def _max_tokens(self, params: SamplingParams, num_prompt_tokens: int, field: str) -> int:
+        limit = self._model.max_model_len
+        asked = 1 if params.max_tokens is None else params.max_tokens
+        if num_prompt_tokens + asked > limit:
+            too_long = num_prompt_tokens + 1 > limit
+            raise InvalidRequest(
+                f"the context of this model is {limit} tokens, but {num_prompt_tokens + asked} were requested: {num_prompt_tokens} in the prompt and "
+                f"{'at least 1' if params.max_tokens is None else asked} to generate (max_tokens). Shorten the prompt{'' if too_long else ' or lower max_tokens'}",
+                field=field if too_long else "max_tokens",
+                code="context_length_exceeded",
+            )
+        return limit - num_prompt_tokens if params.max_tokens is None else params.max_tokens
+
+
+def check_identity(request_id: str | None, priority: int, tenant: str, deadline: float | None) -> None:
+    """Bounds of what comes beside the parameters. Raises InvalidRequest."""
+    if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_ID_CHARS):
+        raise _invalid("request_id", request_id, f"a string of 1 to {MAX_ID_CHARS} characters")
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
+        raise _invalid("priority", priority, f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+    if not isinstance(tenant, str) or len(tenant) > MAX_ID_CHARS:
+        raise _invalid("tenant", tenant, f"a string of at most {MAX_ID_CHARS} characters")
+    if deadline is not None and (not isinstance(deadline, int | float) or isinstance(deadline, bool) or not math.isfinite(deadline)):
+        raise _invalid("deadline", deadline, "a finite number: seconds of the engine's clock")
+
+
+def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    options = dict(given)
+    for name, value in options.items():
+        if name not in TEMPLATE_OPTIONS:
+            raise InvalidRequest(f"template option {str(name)[:60]!r} is not allowed. Allowed: {', '.join(sorted(TEMPLATE_OPTIONS))}", field="template")
+        if not isinstance(value, str | int | float | None):
+            raise _invalid(f"template option {name}", value, "a string, a number or true or false")
+    options.setdefault("add_generation_prompt", not options.get("continue_final_message", False))
+    return options
+
+
+def _field(prompt: Prompt) -> str:
+    return "prompt" if prompt.messages is None else "messages"
+
+
+def _invalid(name: str, value: object, limit: str) -> InvalidRequest:
+    shown = repr(value)
+    return InvalidRequest(f"{name} must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}", field=name)
