@@ -1,0 +1,81 @@
+"""The law of the engine, on a model that reads its KV back: see world.py.
+
+A hypothesis machine chooses what happens and when; a seeded walk covers many more settings in the same time.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from world import Setting, World
+from walk import walk
+
+SETTINGS = st.builds(
+    Setting,
+    block_size=st.sampled_from([4, 8, 16]),
+    num_blocks=st.integers(2, 14),
+    max_num_seqs=st.integers(1, 8),
+    max_num_batched_tokens=st.sampled_from([1, 3, 8, 40, 200]),
+    long_prefill_token_threshold=st.sampled_from([0, 2, 5]),
+    watermark_blocks=st.integers(0, 2),
+    depth=st.sampled_from([1, 2, 3]),
+    prefix_cache=st.booleans(),
+    max_draft_tokens=st.sampled_from([0, 0, 3]),
+    policy=st.sampled_from(["fcfs", "fcfs", "chaos"]),
+    unreliable=st.sampled_from([False, False, False, True]),
+    seed=st.integers(0, 99),
+)
+
+
+class Law(RuleBasedStateMachine):
+    @initialize(setting=SETTINGS)
+    def build(self, setting: Setting) -> None:
+        self.world = World(setting)
+
+    @rule(
+        shared=st.integers(0, 24),
+        own=st.lists(st.integers(0, 62), max_size=5),
+        max_tokens=st.integers(1, 20),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
+        temperature=st.sampled_from([0.0, 1.0]),
+        seed=st.integers(0, 3),
+        end_ids=st.sampled_from([(), (), (5, 9, 17, 33)]),
+        min_tokens=st.sampled_from([0, 0, 3]),
+        faulty=st.sampled_from([False] * 9 + [True]),
+    )
+    def ask(self, shared, own, **kwargs) -> None:
+        self.world.ask([*range(shared), *own] or [7], **kwargs)
+
+    @precondition(lambda self: self.world.asked)
+    @rule(which=st.integers(0, 1000), sample=st.sampled_from([None, None, 0, 1]))
+    def abort(self, which: int, sample: int | None) -> None:
+        self.world.abort(f"r{which % len(self.world.asked)}", sample)
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.world.step()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.finish()
+
+
+Law.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+TestLaw = Law.TestCase
+
+
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_the_law_holds_on_random_walks(first: int) -> None:
+    met = {"preempted": 0, "aborted": 0, "hits": 0, "refused": 0, "forked": 0}
+    for seed in range(first, first + 50):
+        for name, count in walk(random.Random(seed)).items():
+            met[name] += count
+    assert all(met.values()), f"the walks never met {[name for name, count in met.items() if not count]}"

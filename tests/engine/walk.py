@@ -1,0 +1,76 @@
+"""One random scenario: a setting, some requests that arrive at different steps, some aborts; run to the end under the law."""
+
+from __future__ import annotations
+
+import random
+
+from corekit.api import SamplingParams
+from corekit.engine.request import NewRequest
+from fingerprint_solo import solo_answer
+from world import Setting, World
+
+BASE = random.Random(1).choices(range(50), k=40)
+
+
+def random_setting(rng: random.Random) -> Setting:
+    return Setting(
+        block_size=rng.choice((1, 2, 4, 4, 8, 16)),
+        num_blocks=rng.randint(2, 20),
+        max_num_seqs=rng.choice((1, 3, 8)),
+        max_num_batched_tokens=rng.choice((1, 3, 8, 40)),
+        long_prefill_token_threshold=rng.choice((0, 0, 2, 5)),
+        watermark_blocks=rng.choice((0, 0, 1, 3)),
+        depth=rng.choice((1, 2, 2, 3)),
+        prefix_cache=rng.random() < 0.5,
+        max_draft_tokens=rng.choice((0, 0, 0, 1, 3)),
+        policy=rng.choice(("fcfs", "fcfs", "chaos")),
+        unreliable=rng.random() < 0.1,
+        seed=rng.randrange(1000),
+    )
+
+
+def random_request(rng: random.Random, capacity: int) -> dict:
+    longest = max(1, min(40, capacity - 1))
+    shared, own = rng.randint(0, longest), rng.randint(0, 6)
+    prompt = (BASE[:shared] + [rng.randrange(50) for _ in range(own)])[:longest] or [7]
+    asked = {
+        "prompt": prompt,
+        "max_tokens": rng.choice((1, 2, 5, 12, 30)),
+        "n": rng.choice((1, 1, 1, 2, 3, 8)),
+        "temperature": rng.choice((0.0, 0.0, 1.0)),
+        "seed": rng.randrange(5),
+        "faulty": rng.random() < 0.03,
+    }
+    if rng.random() < 0.3:  # an end that will really come
+        params = SamplingParams(max_tokens=asked["max_tokens"], temperature=asked["temperature"])
+        alone = NewRequest(
+            request_id="", token_ids=tuple(prompt), params=params, max_tokens=asked["max_tokens"], seed=asked["seed"], end_ids=(), arrival_time=0
+        )
+        asked["end_ids"] = (rng.choice(solo_answer(alone, 0)),)
+        asked["min_tokens"] = rng.choice((0, 0, 3))
+    return asked
+
+
+def walk(rng: random.Random) -> dict[str, int]:
+    """Raises AssertionError where the law is broken; what was met otherwise."""
+    world = World(random_setting(rng))
+    todo = [random_request(rng, world.setting.block_size * world.setting.num_blocks) for _ in range(rng.randint(1, 9))]
+    abort_rate = rng.choice((0, 0, 0.02, 0.1))
+    refused = aborted = 0
+    while todo or not world.engine.idle:
+        if todo and rng.random() < 0.4:
+            refused += world.ask(**todo.pop()) is None
+        if world.asked and rng.random() < abort_rate:
+            aborted += 1
+            world.abort(rng.choice(list(world.asked)), rng.choice((None, None, 0, 1)))
+        world.step()
+        assert world.num_steps < 4000, "no end in sight"
+    world.check()
+    stats = world.engine.stats()
+    return {
+        "preempted": stats.num_preemptions,
+        "aborted": aborted,
+        "hits": stats.num_cached_tokens,
+        "refused": refused,
+        "forked": sum(len(asked.reasons) > 1 for asked in world.asked.values()),
+    }

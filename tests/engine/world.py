@@ -1,0 +1,212 @@
+"""One engine on the fingerprint model, driven step by step, and the law it is held to.
+
+The law: whatever happens around it, a request's tokens are those of its solo run, and everything comes back at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import torch
+
+from corekit.api import EngineDead, InvalidRequest, KvPlan, Model, Reason, RequestState, Sampler, SamplingParams  # noqa: F401
+from corekit.builtin.delayed import Delayed
+from corekit.builtin.fcfs import Fcfs
+from corekit.builtin.free_list import FreeList
+from corekit.builtin.in_process import InProcess
+from corekit.builtin.torch_attention import TorchAttention
+from corekit.builtin.torch_sampler import TorchSampler
+from corekit.engine.blocks import CopyJournal
+from corekit.engine.engine import Engine
+from corekit.engine.request import NewRequest
+from corekit.engine.scheduler import Scheduler
+from corekit.engine.step_plan import Limits
+from corekit.worker.worker import RankWorker
+from fingerprint_solo import VOCAB, fingerprint, solo_answer
+from prefix_layer import PrefixLayer, Unreliable
+
+FAULTY_TOKEN = VOCAB - 1
+"""A row that computes this id makes the forward pass raise: a fault that is its request's alone."""
+
+
+class FaultyModel:
+    """The model, raising where a row holds FAULTY_TOKEN."""
+
+    def __init__(self, model) -> None:
+        self._model = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def forward(self, inputs, attend):
+        if (inputs.token_ids == FAULTY_TOKEN).any():
+            raise ValueError("this row cannot be computed")
+        return self._model.forward(inputs, attend)
+
+
+class Chaos:
+    """A bad policy: random order, amounts and victims, sometimes an exception. Slow, but it must not corrupt or leak."""
+
+    def __init__(self, rng: random.Random, patience: int) -> None:
+        self.rng = rng
+        self.patience = patience
+        self.kept = None
+
+    def plan(self, step) -> None:
+        rng = self.rng
+        self.patience -= 1
+        if self.kept is not None and rng.random() < 0.1:
+            try:
+                self.kept.schedule(self.kept_request)
+            except RuntimeError:
+                pass
+            else:
+                assert self.kept is step, "an old plan answered"
+        if self.patience < 0:
+            return Fcfs().plan(step)
+        for _ in range(rng.randrange(8)):
+            everyone = [*step.running, *step.waiting]
+            one = rng.choice(everyone)
+            dice = rng.random()
+            if dice < 0.3 and step.resident:
+                step.preempt(rng.choice(step.resident), rng.choice(("recompute", None)))
+            elif dice < 0.5:
+                step.schedule_many(everyone, rng.randrange(len(everyone)))
+            else:
+                step.schedule(one, rng.choice((None, None, 0, 1, 3)))
+            step.cached_tokens(one)
+        self.kept, self.kept_request = step, rng.choice([*step.running, *step.waiting])
+        if rng.random() < 0.05:
+            raise RuntimeError("a policy may raise")
+        return None
+
+
+@dataclass(frozen=True)
+class Setting:
+    block_size: int = 4
+    num_blocks: int = 12
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 40
+    long_prefill_token_threshold: int = 0
+    watermark_blocks: int = 0
+    depth: int = 1  # 1: in-process; more: delayed
+    prefix_cache: bool = False
+    max_draft_tokens: int = 0
+    policy: str = "fcfs"  # fcfs | chaos
+    unreliable: bool = False
+    seed: int = 0
+
+
+@dataclass
+class Asked:
+    request: NewRequest
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    aborted: bool = False
+    faulty: bool = False
+
+
+class World:
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.rng = random.Random(setting.seed)
+        model = fingerprint(setting.max_draft_tokens)
+        self.worker = RankWorker(
+            model=FaultyModel(model), attention=TorchAttention(model.spec.layers, device="cpu", poison=True), sampler=TorchSampler(), device="cpu", threads=0
+        )
+        self.worker.allocate_kv(
+            KvPlan(num_blocks=setting.num_blocks, num_host_blocks=0, block_size=setting.block_size, kv_dtype="float64", layers=model.spec.layers)
+        )
+        stack = FreeList(setting.num_blocks)
+        if setting.prefix_cache:
+            stack = PrefixLayer(stack)
+        if setting.unreliable:
+            stack = Unreliable(stack, lambda: self.rng.random() < 0.1)
+        limits = Limits(
+            num_blocks=setting.num_blocks,
+            block_size=setting.block_size,
+            max_num_seqs=setting.max_num_seqs,
+            max_num_batched_tokens=setting.max_num_batched_tokens,
+            max_model_len=4096,
+            long_prefill_token_threshold=setting.long_prefill_token_threshold,
+            watermark_blocks=setting.watermark_blocks,
+            max_draft_tokens=setting.max_draft_tokens,
+        )
+        policy = Fcfs() if setting.policy == "fcfs" else Chaos(self.rng, 100)
+        self.time = itertools.count().__next__
+        self.scheduler = Scheduler(stack=stack, journal=CopyJournal(), policy=policy, fallback=Fcfs(), limits=limits, clock=lambda: float(self.time()))
+        executor = InProcess(self.worker) if setting.depth == 1 else Delayed(self.worker, setting.depth)
+        self.engine = Engine(self.scheduler, executor, clock=lambda: float(self.time()))
+        self.asked: dict[str, Asked] = {}
+        self.num_steps = 0
+
+    # -- what may happen
+
+    def ask(self, prompt, *, max_tokens=8, n=1, temperature=0.0, seed=0, end_ids=(), faulty=False, min_tokens=0) -> str | None:
+        """The id of the new request; None when the engine says that it can never fit."""
+        prompt = tuple(prompt) + ((FAULTY_TOKEN,) if faulty else ())
+        if self.engine.refusal(len(prompt), n):
+            return None
+        name = f"r{len(self.asked)}"
+        params = SamplingParams(n=n, temperature=temperature, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens), stop_token_ids=tuple(end_ids))
+        new = NewRequest(request_id=name, token_ids=prompt, params=params, max_tokens=max_tokens, seed=seed, end_ids=tuple(end_ids), arrival_time=0.0)
+        self.asked[name] = Asked(new, faulty=faulty)
+        self.engine.submit(new)
+        return name
+
+    def abort(self, name: str, sample: int | None = None) -> None:
+        self.asked[name].aborted = True
+        self.engine.abort(name, sample=sample)
+
+    def step(self) -> None:
+        for delta in self.engine.step():
+            asked = self.asked[delta.request_id]
+            assert delta.sample not in asked.reasons, f"news of {delta} after its end"
+            asked.tokens.setdefault(delta.sample, []).extend(delta.token_ids)
+            if delta.finish_reason is not None:
+                asked.reasons[delta.sample] = delta.finish_reason
+        plan = self.scheduler.step
+        assert plan.token_budget >= 0, "the token budget was exceeded"
+        assert 0 <= plan.seats <= self.setting.max_num_seqs, "seats were exceeded"
+        assert sum(r.num_samples for r in plan.resident) + plan.seats == self.setting.max_num_seqs, "seats and residents differ"
+        assert sum(row.num_tokens for row in plan.rows.values()) + plan.token_budget == self.setting.max_num_batched_tokens, "budget was lost"
+        self.num_steps += 1
+
+    def finish(self) -> None:
+        """Run until nobody is left, then hold the law."""
+        last = self.num_steps + 3000
+        while not self.engine.idle:
+            self.step()
+            assert self.num_steps < last, "no end in sight"
+        self.check()
+
+    # -- the law
+
+    def check(self) -> None:
+        for name, asked in self.asked.items():
+            self._check_request(name, asked)
+        assert self.engine.audit() == []
+        if self.setting.policy == "fcfs" and not self.setting.unreliable:
+            assert not self.scheduler._reported, self.scheduler._reported
+
+    def _check_request(self, name: str, asked: Asked) -> None:
+        new, capacity = asked.request, self.setting.num_blocks * self.setting.block_size
+        if asked.faulty:
+            assert set(asked.reasons.values()) <= {"error", "abort"} and asked.reasons, f"{name} had a fault and ended {asked.reasons}"
+            return
+        assert "error" not in asked.reasons.values(), f"{name} ended with an error it did not earn"
+        if not asked.aborted:
+            assert sorted(asked.reasons) == list(range(new.params.n)), f"{name} has samples {sorted(asked.reasons)} of {new.params.n}"
+        for sample, reason in asked.reasons.items():
+            tokens, right = tuple(asked.tokens.get(sample, ())), solo_answer(new, sample)
+            assert tokens == right[: len(tokens)], f"{name} sample {sample}: {tokens} is not {right}"
+            if reason == "stop":
+                assert tokens == right and tokens[-1] in new.end_ids, f"{name} sample {sample} stopped at {tokens}"
+            elif reason == "length" and len(tokens) != len(right):
+                assert len(new.token_ids) + len(tokens) == capacity + 1, f"{name} sample {sample} ended after {len(tokens)} of {len(right)}"
+            elif reason == "length":
+                assert tokens[-1] not in new.end_ids or len(tokens) == new.max_tokens
+            else:
+                assert reason == "abort" and asked.aborted, f"{name} ended with {reason}"
