@@ -5,6 +5,7 @@ Runs wherever torch does and in every dtype; fast backends are held to it. Knows
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -47,8 +48,8 @@ class _Part:
     num_rows: int
     slots: Tensor
     """[rows * keys] slots to gather; a position that no query of its row may see reads the null block, which is zero."""
-    mask: Tensor | None
-    """[rows, 1, queries, keys] bool, True where a query sees a key; None: everywhere."""
+    hidden: Tensor | None
+    """[rows, 1, queries, keys] bool, True where a query does not see a key; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class TorchAttention:
         self._views = tuple(_View(spec.group, spec.window, spec.chunk) for spec in layers)
         self._device_pools: tuple[tuple[Tensor, Tensor] | None, ...] = ()
         self._host_pools: tuple[tuple[Tensor, Tensor] | None, ...] = ()
+        self._scratch: dict[str, Tensor] = {}
 
     def bytes_per_block(self, kv_dtype: str) -> int:
         if self._block_size is None:
@@ -151,18 +153,18 @@ class TorchAttention:
         slots = (blocks * block_size + keys % block_size).masked_fill_(keys >= ends, 0)
 
         key, query = keys[:, None, None, :], queries[:, None, :, None]
-        mask = key <= query
+        sees = key <= query
         if view.window is not None:
-            mask &= key > query - view.window
+            sees &= key > query - view.window
         if view.chunk is not None:
-            mask &= key // view.chunk == query // view.chunk
+            sees &= key // view.chunk == query // view.chunk
         # A padding row sees nothing: let it see one key, which is a zero of the null block, so that its result is zero.
-        mask[..., :1] |= ~mask.any(-1, keepdim=True)
+        sees[..., :1] |= ~sees.any(-1, keepdim=True)
 
         first = column(segment.token for segment in batch)
         tokens = (first + torch.arange(count, device=self._device)).flatten()
         in_order = [segment.token for segment in batch] == list(range(0, layout.num_tokens, count))
-        return _Part(None if in_order else tokens, len(batch), slots.flatten(), None if bool(mask.all()) else mask)
+        return _Part(None if in_order else tokens, len(batch), slots.flatten(), None if bool(sees.all()) else ~sees)
 
     def run(self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, plan: TorchPlan, *, sinks: Tensor | None = None) -> Tensor:
         spec = self._layers[layer]
@@ -176,16 +178,24 @@ class TorchAttention:
         out: Tensor | None = None
         for part in plan.parts[self._views[layer]]:
             chosen = query if part.tokens is None else query.index_select(0, part.tokens)
-            rows = part.num_rows
-            seen_keys = keys.index_select(1, part.slots).unflatten(1, (rows, -1))
-            seen_values = values.index_select(1, part.slots).unflatten(1, (rows, -1))
-            result = _attend(chosen.view(rows, -1, spec.num_heads, spec.key_dim), seen_keys, seen_values, part.mask, spec, sinks).to(query.dtype)
+            by_row = chosen.view(part.num_rows, -1, spec.num_heads, spec.key_dim)
+            result = _attend(by_row, self._gather("keys", keys, part), self._gather("values", values, part), part.hidden, spec, sinks).to(query.dtype)
             if part.tokens is None and len(result) == len(query):
                 return result
             if out is None:
                 out = query.new_zeros(len(query), spec.num_heads, spec.value_dim)
             out.index_copy_(0, _positions(part, result), result)
         return query.new_zeros(len(query), spec.num_heads, spec.value_dim) if out is None else out
+
+    def _gather(self, name: str, pool: Tensor, part: _Part) -> Tensor:
+        """[kv_heads, rows, keys, dim]; valid until the next gather of that name. Fresh memory each time would cost more than the copy."""
+        shape = (len(pool), len(part.slots), pool.shape[2])
+        scratch = self._scratch.get(name)
+        if scratch is None or scratch.numel() < math.prod(shape):
+            scratch = self._scratch[name] = pool.new_empty(math.prod(shape))
+        gathered = scratch[: math.prod(shape)].view(shape)
+        torch.index_select(pool, 1, part.slots, out=gathered)
+        return gathered.view(len(pool), part.num_rows, -1, pool.shape[2])
 
 
 def _positions(part: _Part, result: Tensor) -> Tensor:
@@ -272,19 +282,19 @@ def _write(pool: tuple[Tensor, Tensor], key: Tensor, value: Tensor, writes: _Wri
         tensor.flatten(1, 2).index_copy_(1, writes.slots, chosen.transpose(0, 1).to(tensor.dtype))
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, spec: LayerSpec, sinks: Tensor | None) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, spec: LayerSpec, sinks: Tensor | None) -> Tensor:
     """query [rows, queries, heads, dim], keys and values [kv_heads, rows, keys, dim] -> [rows * queries, heads, value_dim]."""
     rows, queries = query.shape[:2]
     per_group = spec.num_heads // spec.num_kv_heads
     dtype = torch.promote_types(torch.promote_types(query.dtype, keys.dtype), torch.float32)
-    grouped = query.unflatten(2, (spec.num_kv_heads, per_group)).permute(2, 0, 3, 1, 4).to(dtype)
+    grouped = query.view(rows, queries, spec.num_kv_heads, per_group, spec.key_dim).permute(2, 0, 3, 1, 4).to(dtype)
     flat = grouped.reshape(spec.num_kv_heads * rows, per_group * queries, spec.key_dim)
     scores = torch.bmm(flat, keys.flatten(0, 1).to(dtype).transpose(1, 2)).mul_(spec.scale)
     scores = scores.view(spec.num_kv_heads, rows, per_group, queries, -1)
     if spec.soft_cap is not None:
         scores.div_(spec.soft_cap).tanh_().mul_(spec.soft_cap)
-    if mask is not None:
-        scores.masked_fill_(~mask, float("-inf"))
+    if hidden is not None:
+        scores.masked_fill_(hidden, float("-inf"))
     if sinks is None:
         weights = scores.softmax(-1)
     else:
