@@ -1,0 +1,174 @@
+"""A job to its answer: reads the engine's iterators, writes a whole answer or a stream. Knows nothing of HTTP beyond `Reply`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from corekit.api import CompletionOutput, EngineClient, RequestOutput, TokenLogprob
+
+from .errors import ApiError
+from .metrics import Stopwatch
+from .reply import Reply
+from .requests import Job
+from .shapes import Shape
+from .wire import Answer, CachedTokens, Usage
+
+
+class Tally:
+    """Usage of one answer: a prompt counts once, whatever the number of its samples."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._num_output_tokens = 0
+
+    def add(self, prompt: int, output: RequestOutput) -> None:
+        self._prompts[prompt] = (output.num_prompt_tokens, output.num_cached_tokens)
+        self._num_output_tokens += sum(len(sample.token_ids) for sample in output.outputs)
+
+    def usage(self) -> Usage:
+        num_prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=self._num_output_tokens,
+            total_tokens=num_prompt_tokens + self._num_output_tokens,
+            prompt_tokens_details=CachedTokens(cached_tokens=sum(cached for _, cached in self._prompts.values())),
+        )
+
+
+class Gathered:
+    """One sample, put together from its news."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] | None = None
+        self._last: CompletionOutput | None = None
+
+    def add(self, output: CompletionOutput) -> None:
+        self._texts.append(output.text)
+        self._token_ids += output.token_ids
+        if output.logprobs is not None:
+            self._logprobs = self._logprobs or []
+            self._logprobs += output.logprobs
+        self._last = output
+
+    def whole(self, index: int) -> CompletionOutput:
+        return CompletionOutput(
+            index=index,
+            text="".join(self._texts),
+            token_ids=tuple(self._token_ids),
+            logprobs=None if self._logprobs is None else tuple(self._logprobs),
+            finish_reason=self._last.finish_reason if self._last else None,
+        )
+
+
+class Answering:
+    """One job on its way. When `run` ends, for whatever reason, none of its requests is alive in the engine."""
+
+    def __init__(self, job: Job, shape: Shape, client: EngineClient, answer_id: str, stopwatch: Stopwatch) -> None:
+        self._job = job
+        self._shape = shape
+        self._client = client
+        self._id = answer_id
+        self._stopwatch = stopwatch
+        self._created = int(time.time())
+        self._tally = Tally()
+
+    async def run(self, reply: Reply) -> None:
+        async with aclosing(self._news()) as news:
+            if self._job.stream:
+                await self._stream(news, reply)
+            else:
+                await self._whole(news, reply)
+        self._stopwatch.done()
+
+    async def _news(self) -> AsyncGenerator[list[tuple[int, CompletionOutput]], None]:
+        """What is new, by number of the choice."""
+        job, n = self._job, self._job.params.n
+        streams = [
+            self._client.generate(prompt, job.params, request_id=f"{self._id}-{number}", priority=job.priority) for number, prompt in enumerate(job.prompts)
+        ]
+        async with aclosing(_merged(streams)) as merged:
+            async for number, output in merged:
+                self._tally.add(number, output)
+                samples = [(number * n + sample.index, sample) for sample in output.outputs]
+                for index, sample in samples:
+                    if sample.finish_reason in ("abort", "error"):
+                        raise ApiError(500, f"The request ended early with reason {sample.finish_reason}.", code="request_failed")
+                    self._stopwatch.news(index, sample)
+                yield samples
+
+    async def _whole(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
+        gathered = [Gathered() for _ in range(len(self._job.prompts) * self._job.params.n)]
+        async for samples in news:
+            for index, sample in samples:
+                gathered[index].add(sample)
+        choices = [self._shape.whole(index, one.whole(index)) for index, one in enumerate(gathered)]
+        await reply.whole(msgspec.json.encode(self._answer(self._shape.whole_object, choices, self._tally.usage())))
+
+    async def _stream(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
+        usage = None if self._job.include_usage else UNSET
+        opening = [choice for index in range(len(self._job.prompts) * self._job.params.n) for choice in self._shape.opening(index)]
+        async for samples in news:  # nothing is sent before the first news: a request that fails at the door gets a plain error
+            choices = opening + [choice for index, sample in samples for choice in self._shape.pieces(index, sample)]
+            opening = []
+            await reply.events([self._chunk([choice], usage) for choice in choices])
+        last = [self._chunk([], self._tally.usage())] if self._job.include_usage else []
+        await reply.events([*last, b"[DONE]"])
+        await reply.end()
+
+    def _chunk(self, choices: list[Any], usage: Usage | UnsetType | None) -> bytes:
+        return msgspec.json.encode(self._answer(self._shape.chunk_object, choices, usage))
+
+    def _answer(self, kind: str, choices: list[Any], usage: Usage | UnsetType | None) -> Answer:
+        return Answer(id=self._id, object=kind, created=self._created, model=self._job.model, choices=choices, usage=usage)
+
+
+async def _merged(streams: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Outputs of all streams as they come, with the number of the stream. The first error ends all; closing it closes all."""
+    if len(streams) == 1:
+        try:
+            async for output in streams[0]:
+                yield 0, output
+        finally:
+            await _close(streams[0])
+        return
+    queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]] = asyncio.Queue()
+    readers = [asyncio.create_task(_read(number, stream, queue)) for number, stream in enumerate(streams)]
+    try:
+        num_open = len(streams)
+        while num_open:
+            number, item = await queue.get()
+            if item is None:
+                num_open -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield number, item
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def _read(number: int, stream: AsyncIterator[RequestOutput], queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]]) -> None:
+    try:
+        async for output in stream:
+            queue.put_nowait((number, output))
+        queue.put_nowait((number, None))
+    except Exception as error:
+        queue.put_nowait((number, error))
+    finally:
+        await _close(stream)
+
+
+async def _close(stream: AsyncIterator[RequestOutput]) -> None:
+    if isinstance(stream, AsyncGenerator) or hasattr(stream, "aclose"):
+        await stream.aclose()

@@ -1,0 +1,53 @@
+"""The state of a server that stops: no new work, then the end of what is left. Knows neither requests nor sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Drain:
+    """`begun` is set once and stays; `over` is done once the work in flight has had its time."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._num_live = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Work in flight, for as long as the context is open."""
+        self._num_live += 1
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            self._num_live -= 1
+            if not self._num_live:
+                self._quiet.set()
+
+    async def run(self, seconds: float) -> None:
+        """Gives the work in flight its time, then ends it. Being cancelled ends it at once."""
+        self.begun = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            forgive()
+        self.over.set_result(None)
+        try:
+            async with asyncio.timeout(1.0):  # a client that does not read must not hold the server
+                await self._quiet.wait()
+        except TimeoutError:
+            pass
+
+
+def forgive() -> None:
+    """A cancellation that was taken as an order: the task is not cancelled any more."""
+    if (task := asyncio.current_task()) is not None:
+        task.uncancel()

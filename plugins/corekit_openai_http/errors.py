@@ -1,0 +1,62 @@
+"""Errors in OpenAI's form, and which status each of the engine's errors gets. Knows nothing of requests or sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from corekit.api import EngineDead, InvalidRequest, Overloaded, RequestFailed
+
+_TYPES = {401: "authentication_error", 408: "timeout_error", 500: "server_error", 503: "overloaded_error"}
+
+
+class ApiError(Exception):
+    """An answer that is an error: a status and the four fields of OpenAI's error object."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(self.content())
+
+    def content(self) -> dict[str, Any]:
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def invalid(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
+    """400: the request is wrong, and sending it again cannot help."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """503: try again later, or elsewhere."""
+    return ApiError(503, message, code=code, headers={"retry-after": "1"})
+
+
+def from_exception(error: BaseException, names: dict[str, str] | None = None) -> ApiError | None:
+    """The answer for an error of the engine; None for what nobody foresaw. `names`: field of the engine -> field of the request."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidRequest():
+            return invalid(str(error), (names or {}).get(error.field or "", error.field), code=error.code)
+        case Overloaded():
+            return unavailable(str(error), "server_overloaded")
+        case EngineDead():
+            return unavailable(str(error), "engine_dead")
+        case RequestFailed():
+            return ApiError(500, str(error), code="request_failed")
+        case _:
+            return None
+
+
+def unexpected(request_id: str) -> ApiError:
+    """500 without internals: the log has them, under the same id."""
+    return ApiError(500, f"The server failed to answer this request. Its log has the cause under request id {request_id}.", code="internal_error")

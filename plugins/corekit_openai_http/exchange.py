@@ -1,0 +1,133 @@
+"""The endpoints that generate: reads the body, then runs the answer while watching for a client that left and a server that stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+from starlette.types import Receive, Scope, Send
+
+from corekit.api import EngineClient, ModelFacts, Tokenizer
+
+from .answer import Answering
+from .drain import Drain
+from .errors import ApiError, from_exception, unavailable, unexpected
+from .fields import read_object
+from .log import LOG
+from .metrics import Meters
+from .options import HttpOptions
+from .reply import Reply
+from .requests import Job
+from .shapes import Shape
+
+
+class ClientLeft(Exception):
+    """The client closed its connection; there is nobody to answer."""
+
+
+class Exchange:
+    """An ASGI endpoint. When a call ends, for whatever reason, nothing of it is alive in the engine."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        options: HttpOptions,
+        meters: Meters,
+        drain: Drain,
+        *,
+        read: Callable[[dict[str, Any], ModelFacts, HttpOptions], Job],
+        shape: Callable[[Tokenizer], Shape],
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._meters = meters
+        self._drain = drain
+        self._read = read
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stopwatch = self._meters.start()
+        if self._drain.begun:
+            raise unavailable("This server is stopping and takes no new work.", "draining")
+        body = await read_body(scope, receive, self._options)
+        names: dict[str, str] = {}
+        reply = Reply(send)
+        try:
+            job = self._read(read_object(body), self._client.model, self._options)
+            names = job.names
+            if job.request_id is not None:
+                scope["corekit"].request_id = job.request_id
+            shape = self._shape(self._client.tokenizer)
+            answering = Answering(job, shape, self._client, f"{shape.prefix}-{uuid4().hex}", stopwatch)
+            with self._drain.one_more():
+                await self._watched(answering.run(reply), reply, receive)
+        except ClientLeft:
+            raise
+        except Exception as error:
+            refusal = from_exception(error, names)
+            if refusal is None:
+                LOG.exception("request %s failed", scope["corekit"].request_id)
+                refusal = unexpected(scope["corekit"].request_id)
+            if not reply.started:
+                raise refusal from None
+            if reply.streaming:
+                await reply.fail(refusal)
+
+    async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive) -> None:
+        """Runs the answer to its end, or cancels it when the client leaves or the time to drain is over."""
+        work = asyncio.create_task(answer)
+        left = asyncio.create_task(_left(receive))
+        silence = self._options.keep_alive_seconds or None
+        try:
+            while not (await asyncio.wait({work, left, self._drain.over}, timeout=silence, return_when=asyncio.FIRST_COMPLETED))[0]:
+                await reply.comment_if_silent(silence or 0.0)
+            finished, gone = work.done(), left.done()
+        finally:
+            for task in (work, left):
+                task.cancel()
+            await asyncio.wait({work, left})
+        if finished or (work.done() and not work.cancelled() and not gone):
+            work.result()
+        elif gone:
+            raise ClientLeft
+        else:
+            raise unavailable("This server was told to stop before the answer was complete.", "draining")
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> bytes:
+    """The body, within its limits of type, size and time."""
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if kind != b"application/json":
+        shown = kind[:60].decode("latin-1") or "nothing"
+        raise ApiError(415, f"The content-type must be application/json, got {shown!r}.", code="unsupported_media_type")
+    too_large = ApiError(
+        413,
+        f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes).",
+        code="request_too_large",
+        headers={"connection": "close"},
+    )
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length[:20]) > options.max_body_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(options.body_seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                body += message.get("body", b"")
+                if len(body) > options.max_body_bytes:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise ApiError(408, f"The body did not arrive within {options.body_seconds:g} s.", code="body_timeout", headers={"connection": "close"}) from None

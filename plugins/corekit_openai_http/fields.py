@@ -1,0 +1,131 @@
+"""Bytes of a body to checked fields: depth, nulls, fields that are not supported, types. Knows nothing of what fields mean."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from .errors import ApiError, invalid
+
+MAX_DEPTH = 64
+
+HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "user", "verbosity"})
+"""Accepted without effect: they ask for nothing that would change an answer."""
+
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "cache_salt": (),
+    "chat_template": (),
+    "documents": (),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "session_id": (),
+    "spaces_between_special_tokens": (True,),
+    "store": (False,),
+    "stream_interval": (),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+}
+"""Fields that clients know and this server refuses, with the values that mean the same as leaving the field out."""
+
+_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_FIELD = re.compile(r"^Object (missing required|contains unknown) field `([^`]*)`$")
+T = TypeVar("T")
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body, without its nulls: null means absent."""
+    too_deep = invalid(f"The body nests more than {MAX_DEPTH} levels deep.", code="json_too_deep")
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise too_deep from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise invalid("The body must be a JSON object.", code="invalid_json")
+    if _deeper_than(value, MAX_DEPTH):
+        raise too_deep
+    return {name: given for name, given in value.items() if given is not None}
+
+
+def drop_without_effect(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out harmless fields and neutral values. Raises ApiError for an unsupported field with any other value."""
+    kept = {}
+    for name, given in fields.items():
+        if name in HARMLESS:
+            continue
+        if name not in UNSUPPORTED:
+            kept[name] = given
+        elif not any(given == neutral and isinstance(given, bool) == isinstance(neutral, bool) for neutral in UNSUPPORTED[name]):
+            raise unsupported(name, UNSUPPORTED[name])
+    return kept
+
+
+def unsupported(name: str, neutral: tuple[Any, ...] = ()) -> ApiError:
+    accepted = f"; only {msgspec.json.encode(neutral[0]).decode()}, which changes nothing, is accepted" if neutral else ""
+    return invalid(f"{name} is not supported by this server{accepted}. Leave it out.", name, code="unsupported_parameter")
+
+
+def convert(value: Any, kind: type[T], at: str = "") -> T:
+    """`value` as a `kind`. Raises ApiError that names the field; `at` is where the value stands in the body."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), kind, at) from None
+
+
+def _named(message: str, kind: type, at: str) -> ApiError:
+    path = ""
+    if found := _PATH.search(message):
+        message, path = message[: found.start()], found[1]
+    param = ".".join(part for part in (at, path) if part)
+    if field := _FIELD.match(message):
+        name = f"{param}.{field[2]}" if param else field[2]
+        if field[1] == "missing required":
+            return invalid(f"{name} is required.", name, code="missing_required_parameter")
+        near = difflib.get_close_matches(field[2], getattr(kind, "__struct_fields__", ()), 1) if not path else []
+        return invalid(f"{name} is not a field that this server knows.{f' Did you mean {near[0]}?' if near else ''}", name, code="unknown_parameter")
+    return invalid(f"{param or 'the body'} has a wrong value: {message[:1].lower()}{message[1:].replace('`', '')}.", param or None, code="invalid_type")
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True

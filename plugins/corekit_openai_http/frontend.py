@@ -1,0 +1,107 @@
+"""The frontend itself: its socket, the HTTP server on it, and an orderly end. Knows nothing of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from corekit.api import EngineClient
+
+from .app import build_app
+from .drain import Drain, forgive
+from .log import LOG
+from .options import HttpOptions
+from .protocol import JsonErrorProtocol
+
+_BACKLOG = 2048
+_IDLE_SECONDS = 75
+"""A connection without a request is closed after this time."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: whoever runs the frontend decides when it ends."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class OpenAiHttp:
+    """Listens on one address. `serve` returns once it is cancelled and nothing is in flight any more."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        options.check()
+        self._options = options
+        self._listener: socket.socket | None = None
+
+    @property
+    def address(self) -> str | None:
+        """The URL it listens on; None before `bind` and after the end."""
+        if self._listener is None:
+            return None
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def bind(self) -> None:
+        """Takes the address; connections wait until `serve`. Raises OSError that names it when it cannot be had."""
+        if self._listener is not None:
+            return
+        host, port = self._options.host, self._options.port
+        listener = None
+        try:
+            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(target)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            if listener is not None:
+                listener.close()
+            reason = (error.strerror or str(error)).lower()
+            advice = "Another server probably listens there: stop it, or choose another port." if "in use" in reason else "Choose another host or port."
+            raise OSError(error.errno, f"openai-http cannot listen on {host}:{port}: {reason}. {advice}") from None
+        listener.setblocking(False)
+        self._listener = listener
+
+    async def serve(self, client: EngineClient) -> None:
+        """Serves until cancelled, lets the requests in flight have their time, and returns."""
+        self.bind()
+        assert self._listener is not None
+        if self._options.host not in ("127.0.0.1", "::1", "localhost") and not self._options.api_keys:
+            LOG.warning("openai-http listens on %s without api_keys: whoever reaches this address can use it", self.address)
+        drain = Drain()
+        server = _Server(self._config(build_app(client, self._options, drain)))
+        running = asyncio.create_task(server.serve(sockets=[self._listener]))
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            forgive()
+            await drain.run(self._options.shutdown_seconds)
+        finally:
+            server.should_exit = True
+            await asyncio.wait({running})
+            for connection in list(server.server_state.connections):  # of clients that do not read what was sent
+                connection.transport.abort()
+            self._listener.close()
+            self._listener = None
+        running.result()
+
+    def _config(self, app: object) -> uvicorn.Config:
+        return uvicorn.Config(
+            app,  # type: ignore[arg-type]
+            http=JsonErrorProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what goes wrong is logged by this frontend, with its request id
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=1,
+            backlog=_BACKLOG,
+        )

@@ -1,0 +1,93 @@
+"""Around every route: request ids, keys, errors as JSON, counts and the request log. Knows no route's meaning."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from uuid import uuid4
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError, from_exception, unexpected
+from .exchange import ClientLeft
+from .log import LOG
+from .metrics import Meters
+from .options import HttpOptions
+from .reply import JSON
+from .requests import REQUEST_ID
+
+OPEN_PATHS = frozenset({"/health", "/version"})
+"""The only paths that need no key: all others do, known or not."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """What the gate knows of one request."""
+
+    request_id: str
+    status: int | None = None
+
+
+class Gate:
+    """The outermost layer: what passes it outwards is an answer, never an exception."""
+
+    def __init__(self, app: ASGIApp, *, options: HttpOptions, meters: Meters, handlers: frozenset[str]) -> None:
+        self._app = app
+        self._digests = tuple(sha256(key.encode()).digest() for key in options.api_keys)
+        self._log_requests = options.log_requests
+        self._meters = meters
+        self._handlers = handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.monotonic()
+        headers = dict(reversed(scope["headers"]))
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        visit = scope["corekit"] = Visit(given if REQUEST_ID.fullmatch(given) else f"req-{uuid4().hex}")
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", visit.request_id.encode())]}
+            await send(message)
+
+        try:
+            if self._digests and scope["path"] not in OPEN_PATHS:
+                self._check_key(headers.get(b"authorization", b""))
+            await self._app(scope, receive, send_marked)
+        except ClientLeft:
+            pass
+        except Exception as error:
+            await self._refuse(error, visit, send_marked)
+        self._note(scope, visit, time.monotonic() - started)
+
+    def _check_key(self, authorization: bytes) -> None:
+        scheme, _, key = authorization.partition(b" ")
+        digest = sha256(key.strip()).digest()
+        known = False
+        for accepted in self._digests:  # all of them, whatever the first said: the time tells nothing
+            known |= hmac.compare_digest(digest, accepted)
+        if scheme.lower() != b"bearer" or not known:
+            message = "The API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
+            raise ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+    async def _refuse(self, error: Exception, visit: Visit, send: Send) -> None:
+        refusal = from_exception(error)
+        if refusal is None:
+            LOG.error("request %s failed", visit.request_id, exc_info=error)
+            refusal = unexpected(visit.request_id)
+        if visit.status is not None:  # an answer is under way and cannot become another one
+            return
+        body = refusal.body()
+        extra = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+        await send({"type": "http.response.start", "status": refusal.status, "headers": [JSON, (b"content-length", str(len(body)).encode()), *extra]})
+        await send({"type": "http.response.body", "body": body})
+
+    def _note(self, scope: Scope, visit: Visit, seconds: float) -> None:
+        path = scope["path"]
+        handler = path if path in self._handlers else "/v1/models/{id}" if path.startswith("/v1/models/") else "other"
+        status = 499 if visit.status is None else visit.status  # 499: the client left before there was an answer
+        self._meters.answered(handler, scope["method"], status)
+        if self._log_requests:
+            LOG.info("%s %s %d %.3f s %s", scope["method"] if handler != "other" else "-", handler, status, seconds, visit.request_id)

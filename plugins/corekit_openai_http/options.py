@@ -1,0 +1,68 @@
+"""What a user may set for this frontend, and the bounds. Knows nothing of sockets; keys arrive resolved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from corekit.api import CorekitError
+
+
+class OptionsError(CorekitError, ValueError):
+    """Options of this frontend are out of bounds; the message lists all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Plain values as written in TOML; `problems` says what is out of bounds."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback should come with api_keys."""
+    port: int = 8000
+    """0: any free port, reported at the start."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Accepted bearer tokens; empty: no authentication."""
+    served_model_names: tuple[str, ...] = ()
+    """Names that requests may use instead of the model's own; the first is the one shown."""
+    max_body_bytes: int = 4 * 2**20
+    max_n: int = 16
+    max_prompts: int = 128
+    """Most prompts in one completions request."""
+    keep_alive_seconds: float = 15.0
+    """A comment is sent on a stream that was silent so long; 0: never."""
+    body_seconds: float = 60.0
+    """Longest time that the body of a request may take to arrive."""
+    shutdown_seconds: float = 5.0
+    """How long requests in flight may go on after the server was told to stop."""
+    log_requests: bool = False
+    """One line per request: route, status, time, id. Never prompts."""
+
+    def problems(self) -> list[str]:
+        """Every value out of bounds, in words; empty is fine."""
+        found = [
+            *_bounded("port", self.port, 0, 65535),
+            *_bounded("max_body_bytes", self.max_body_bytes, 1024, 2**30),
+            *_bounded("max_n", self.max_n, 1, 128),
+            *_bounded("max_prompts", self.max_prompts, 1, 2048),
+            *_bounded("keep_alive_seconds", self.keep_alive_seconds, 0, 3600),
+            *_bounded("body_seconds", self.body_seconds, 0.1, 3600),
+            *_bounded("shutdown_seconds", self.shutdown_seconds, 0, 3600),
+        ]
+        if not self.host:
+            found.append('host must not be empty; "0.0.0.0" listens on every address')
+        if any(len(key) < 1 or key != key.strip() or not key.isprintable() or not key.isascii() for key in self.api_keys):
+            found.append("api_keys must be printable ASCII without spaces around them, and not empty (the value itself is not shown)")
+        if any(not name.strip() for name in self.served_model_names):
+            found.append("served_model_names must not be empty strings")
+        return found
+
+    def check(self) -> None:
+        """Raises OptionsError with every problem at once."""
+        if found := self.problems():
+            raise OptionsError("options of the openai-http frontend are out of bounds: " + "; ".join(found) + ". Correct them in [frontend.options].")
+
+
+def _bounded(name: str, value: float, least: float, most: float) -> list[str]:
+    if isinstance(value, bool) or not math.isfinite(value) or not least <= value <= most:
+        return [f"{name} must be from {least:g} to {most:g}, got {value!r}"]
+    return []

@@ -1,0 +1,58 @@
+"""One HTTP answer on its way out: whole, or as server-sent events. Knows ASGI; nothing of what the answer says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from starlette.types import Send
+
+from .errors import ApiError
+
+JSON = (b"content-type", b"application/json")
+_STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Reply:
+    """Headers go out with the first bytes; after `end` or `whole` nothing follows."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._last_sent: float | None = None
+        self.started = False
+        self.streaming = False
+
+    async def whole(self, body: bytes) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [JSON, (b"content-length", str(len(body)).encode())]})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def events(self, payloads: Sequence[bytes]) -> None:
+        if not self.started:
+            self.started = self.streaming = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(_STREAM_HEADERS)})
+        if payloads:
+            await self._write(b"".join(b"data: %b\n\n" % payload for payload in payloads))
+
+    async def comment_if_silent(self, seconds: float) -> None:
+        """Keeps proxies from closing a stream that waits. Not while a write is under way, nor before the first."""
+        if self._last_sent is not None and time.monotonic() - self._last_sent >= seconds:
+            await self._write(b": keep-alive\n\n")
+
+    async def fail(self, error: ApiError) -> None:
+        """The last event of a stream that cannot go on. No `[DONE]`: a client must not take it for a whole answer."""
+        await self._write(b"data: %b\n\n" % error.body())
+        await self.end()
+
+    async def end(self) -> None:
+        self.streaming = False
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, data: bytes) -> None:
+        self._last_sent = None
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._last_sent = time.monotonic()

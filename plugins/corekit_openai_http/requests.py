@@ -1,0 +1,210 @@
+"""Bodies of the two endpoints to jobs for the engine. Knows the fields' meaning; nothing of sockets or of how answers look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from corekit.api import ModelFacts, Prompt, SamplingParams
+from corekit.api.types import MAX_TOP_LOGPROBS
+
+from .errors import ApiError, invalid
+from .fields import convert, drop_without_effect, unsupported
+from .messages import read_messages
+from .options import HttpOptions
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_SAMPLING = (
+    "n",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+)
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of both endpoints; None is absent."""
+
+    model: str
+    n: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    priority: int = 0
+    request_id: str | None = None
+
+
+class CompletionBody(Common, kw_only=True, forbid_unknown_fields=True):
+    prompt: str | list[Any]
+    logprobs: int | None = None
+    best_of: int | None = None
+
+
+class ChatBody(Common, kw_only=True, forbid_unknown_fields=True):
+    messages: list[Any]
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One HTTP request as the engine sees it. Choice `prompt * n + sample` of the answer is that sample of that prompt."""
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    params: SamplingParams
+    stream: bool
+    include_usage: bool
+    priority: int
+    request_id: str | None
+    """The client's own name for this request, echoed and never used inside."""
+    names: dict[str, str]
+    """The engine's name of a field -> the name that this request used."""
+
+
+def completion_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> Job:
+    body = convert(drop_without_effect(fields), CompletionBody)
+    _check_common(body, model, options)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise unsupported("best_of")
+    prompts = _prompts(body.prompt, options.max_prompts)
+    return _job(body, prompts, max_tokens=16 if body.max_tokens is None else body.max_tokens, logprobs=body.logprobs, names={})
+
+
+def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> Job:
+    body = convert(drop_without_effect(fields), ChatBody)
+    _check_common(body, model, options)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs needs logprobs: true.", "top_logprobs")
+    _bounded("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
+    _bounded("max_completion_tokens", body.max_completion_tokens, 1, 2**31 - 1)
+    prompt = Prompt(messages=read_messages(body.messages), template=_template(body))
+    names = {"logprobs": "top_logprobs" if body.top_logprobs is not None else "logprobs", "prompt": "messages"}
+    max_tokens = body.max_tokens
+    if body.max_completion_tokens is not None:
+        max_tokens = body.max_completion_tokens
+        names["max_tokens"] = "max_completion_tokens"
+    return _job(body, (prompt,), max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None, names=names)
+
+
+def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, logprobs: int | None, names: dict[str, str]) -> Job:
+    given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    return Job(
+        model=body.model,
+        prompts=prompts,
+        params=SamplingParams(**given, max_tokens=max_tokens, logprobs=logprobs),
+        stream=body.stream,
+        include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        priority=body.priority,
+        request_id=body.request_id,
+        names=names,
+    )
+
+
+def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: HttpOptions) -> None:
+    names = served_names(model, options)
+    if body.model not in names:
+        message = f"The model {_short(body.model)} does not exist here. This server has: {', '.join(names)}."
+        raise ApiError(404, message, param="model", code="model_not_found")
+    _bounded("n", body.n, 1, options.max_n)
+    _bounded("priority", body.priority, -(2**31), 2**31 - 1)
+    if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
+        raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes.", "request_id")
+    if body.stream_options is not None:
+        if not body.stream:
+            raise invalid("stream_options needs stream: true.", "stream_options")
+        for name in ("include_obfuscation", "continuous_usage_stats"):
+            if getattr(body.stream_options, name):
+                raise unsupported(f"stream_options.{name}", (False,))
+    if not model.supports_logprobs and (body.logprobs or body.logprobs == 0) and body.logprobs is not False:
+        raise invalid("logprobs are not supported by the sampler of this server. Leave the field out.", "logprobs", code="unsupported_parameter")
+
+
+def served_names(model: ModelFacts, options: HttpOptions) -> tuple[str, ...]:
+    """Names that requests may use, the one to show first."""
+    return tuple(dict.fromkeys(options.served_model_names or (model.name, *model.aliases)))
+
+
+def _template(body: ChatBody) -> Mapping[str, Any]:
+    """Options of the chat template: the two fields of the request, then what the template itself may know."""
+    add = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
+    if add and body.continue_final_message:
+        raise invalid("continue_final_message and add_generation_prompt exclude each other.", "continue_final_message")
+    own: dict[str, Any] = {"add_generation_prompt": add}
+    if body.continue_final_message:
+        own["continue_final_message"] = True
+    for name in ("add_generation_prompt", "continue_final_message"):
+        if name in body.chat_template_kwargs:
+            raise invalid(f"{name} is a field of the request itself, not of chat_template_kwargs.", f"chat_template_kwargs.{name}")
+    return {**own, **body.chat_template_kwargs}
+
+
+def _prompts(given: str | list[Any], max_prompts: int) -> tuple[Prompt, ...]:
+    """Text, ids, or a list of either."""
+    if isinstance(given, str) or (given and all(isinstance(item, int) and not isinstance(item, bool) for item in given)):
+        return (_prompt(given, "prompt"),)
+    if not given:
+        raise _empty("prompt")
+    if len(given) > max_prompts:
+        raise invalid(f"prompt holds {len(given)} prompts, at most {max_prompts} are allowed.", "prompt")
+    return tuple(_prompt(item, f"prompt[{index}]") for index, item in enumerate(given))
+
+
+def _prompt(item: Any, at: str) -> Prompt:
+    if isinstance(item, str):
+        if not item:
+            raise _empty(at)
+        return Prompt(text=item)
+    ids = convert(item, list[int], at) if isinstance(item, list) else None
+    if ids is None:
+        raise invalid(f"{at} must be a string or a list of token ids.", at, code="invalid_type")
+    if not ids:
+        raise _empty(at)
+    return Prompt(token_ids=tuple(ids))
+
+
+def _empty(at: str) -> ApiError:
+    return invalid(f"{at} is empty: there is nothing to continue.", at, code="empty_prompt")
+
+
+def _bounded(name: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise invalid(f"{name} must be an integer from {least} to {most}, got {_short(str(value))}.", name)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
