@@ -5,10 +5,10 @@ Knows no slot and no room; what a room's tests share lives in that room's own co
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Generator
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,11 @@ EXCUSES = ("needs hardware:", "needs traces:")
 """A skip whose reason starts with one of these stays a skip under CI=true."""
 
 ROOT = Path(__file__).resolve().parent.parent
-for _root in (ROOT / "plugins", ROOT):
+if not any(distributions(name="corekit")):
     # A checkout that was never installed still runs its tests, those that start a fresh interpreter included.
-    if _root.is_dir() and importlib.util.find_spec("corekit" if _root == ROOT else "corekit_openai_http") is None:
-        sys.path.insert(0, str(_root))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_root), os.environ.get("PYTHONPATH"))))
+    _roots = [str(ROOT), str(ROOT / "plugins")]
+    sys.path[:0] = _roots
+    os.environ["PYTHONPATH"] = os.pathsep.join([*_roots, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 # How fast a busy machine draws an example says nothing about the code.
