@@ -77,7 +77,8 @@ class Client:
         self._lock = threading.Condition()
         self._streams: dict[str, Stream] = {}  # by engine id
         self._names: dict[str, Stream] = {}  # by request id: those that nobody aborted
-        self._leaving: set[str] = set()  # engine ids with an abort that no step has drained
+        self._leaving: dict[str, int] = {}  # engine id -> steps begun when its abort was sent, until a later step has drained it
+        self._num_begun = 0
         self._dead: str | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -231,7 +232,7 @@ class Client:
         """Tell the engine's thread, and wake it: what nobody needs must not wait for the next request."""
         with self._lock:
             self._engine.abort(stream.engine_id, sample=sample, reason=reason)
-            self._leaving.add(stream.engine_id)
+            self._leaving[stream.engine_id] = self._num_begun
             self._lock.notify_all()
 
     # -- on the engine's thread --------------------------------------------------------------------------------------
@@ -260,11 +261,11 @@ class Client:
 
     def _step(self) -> None:
         with self._lock:
-            drained = set(self._leaving)
+            self._num_begun += 1
         deltas = self._engine.step()
         by_loop: dict[AbstractEventLoop, list[tuple[Stream, SampleDelta]]] = defaultdict(list)
         with self._lock:
-            self._leaving -= drained
+            self._leaving = {engine_id: begun for engine_id, begun in self._leaving.items() if begun >= self._num_begun}
             for delta in deltas:
                 stream = self._streams.get(delta.request_id)
                 if stream is not None:

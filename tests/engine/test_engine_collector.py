@@ -1,0 +1,95 @@
+"""The garbage collector's owner: no full collection while work goes on, one when idle, and the process as it was afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+from engine_stand_in import StandIn, client_of
+
+from corekit.api import Prompt, SamplingParams
+from corekit.engine.collector import Collector
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    yield
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def num_full() -> int:
+    return gc.get_stats()[2]["collections"]
+
+
+def churn(rounds: int) -> list[list[object]]:
+    """Work for the collector: many objects that stay."""
+    return [[{} for _ in range(10)] for _ in range(rounds * 1000)]
+
+
+def test_full_collections_wait_until_idle():
+    collector = Collector()
+    collector.start()
+    try:
+        assert gc.get_freeze_count() > 0
+        before = num_full()
+        kept = churn(30)
+        assert num_full() == before
+        collector.idle()
+        assert num_full() == before + 1
+        collector.idle()
+        assert num_full() == before + 1, "nothing happened since"
+        assert kept
+    finally:
+        collector.close()
+        collector.close()
+
+
+def test_without_a_collector_python_does_as_it_always_does():
+    before = num_full()
+    kept = churn(100)
+    assert num_full() > before
+    assert kept
+
+
+def test_of_two_owners_the_first_rules_and_the_second_restores_nothing():
+    first, second = Collector(), Collector()
+    found = gc.get_threshold()
+    first.start()
+    second.start()
+    owned = gc.get_threshold()
+    second.close()
+    assert gc.get_threshold() == owned != found
+    first.close()
+    assert gc.get_threshold() == found
+    second.close()
+    assert gc.get_threshold() == found
+
+
+def test_the_client_owns_it_from_start_to_close():
+    calls = []
+
+    class Noting(Collector):
+        def start(self):
+            calls.append("start")
+
+        def idle(self):
+            calls.append("idle")
+
+        def close(self):
+            calls.append("close")
+
+    client = client_of(StandIn(), collector=Noting())
+    assert not calls
+    client.start()
+
+    async def main():
+        return [output async for output in client.generate(Prompt(text="abc"), SamplingParams(max_tokens=3))]
+
+    asyncio.run(main())
+    client.close()
+    assert calls[0] == "start"
+    assert calls[-1] == "close"
+    assert "idle" in calls[1:-1]
