@@ -1,0 +1,157 @@
+"""The tokenizer that a model ships as tokenizer.json: `tokenizers` encodes, bytes of ids are decoded as they come.
+
+Knows nothing of where the files come from, and never needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from tokenizers import Tokenizer as Encoder
+
+from corekit.api import ChatPrompt, InvalidRequest, TokenDecoder, WeightSource
+
+from .chat_template import AddedToken, ChatTemplate
+from .text_decoder import Lead, Utf8Decoder
+from .token_bytes import decoding_rule
+
+
+class HfTokenizer:
+    """Invariant: nothing changes after construction but `_plain`, which is built once, when text first looks like a control token."""
+
+    def __init__(self, source: WeightSource, eos_token_ids: Sequence[int] = ()) -> None:
+        files = source.tokenizer_files()
+        if "tokenizer.json" not in files:
+            raise ValueError(
+                f"{source.name} has no tokenizer.json (it has {', '.join(sorted(files)) or 'no tokenizer files'}); this tokenizer reads nothing else"
+            )
+        self._document: dict[str, Any] = json.loads(files["tokenizer.json"])
+        settings = _json(files, "special_tokens_map.json") | _json(files, "tokenizer_config.json")
+        self._encoder = _encoder(self._document, source.name)
+        vocabulary = self._encoder.get_vocab()
+        self._special_ids = frozenset(index for index, token in self._encoder.get_added_tokens_decoder().items() if token.special)
+        to_bytes, self._lead = decoding_rule(self._document.get("decoder"))
+        self._bytes = _by_id(vocabulary, to_bytes)
+        self._visible_bytes = [b"" if index in self._special_ids else piece for index, piece in enumerate(self._bytes)]
+        names = {key: text for key, value in settings.items() if key.endswith("_token") and (text := _token_text(value)) is not None}
+        self._eos_token_ids = tuple(dict.fromkeys(_eos_ids(eos_token_ids, source, vocabulary.get(names.get("eos_token", "")))))
+        self._template = self._read_template(files, settings, names)
+        self._plain: Any = None
+        self._plain_lock = Lock()
+
+    def _read_template(self, files: Mapping[str, bytes], settings: Mapping[str, Any], names: Mapping[str, str]) -> ChatTemplate | None:
+        text = files["chat_template.jinja"].decode() if "chat_template.jinja" in files else settings.get("chat_template")
+        if isinstance(text, list):  # several by name; the one for ordinary conversations
+            text = next((entry.get("template") for entry in text if isinstance(entry, dict) and entry.get("name") == "default"), None)
+        if not isinstance(text, str):
+            return None
+        added = [
+            AddedToken(text=token.content, special=token.special, lstrip=token.lstrip, rstrip=token.rstrip)
+            for token in self._encoder.get_added_tokens_decoder().values()
+        ]
+        return ChatTemplate(text, added=added, names=names)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._bytes)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._eos_token_ids
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special: bool = True) -> Sequence[int]:
+        return _ids(self._encoder, text, add_special=add_special)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None, **options: Any) -> ChatPrompt:
+        """Nothing is added around the prompt: BOS is the template's to write, so there is never a second one."""
+        if self._template is None:
+            raise InvalidRequest("this model has no chat template; send a completion with a plain prompt instead", field="messages")
+        pieces = self._template.render(messages, tools, options)
+        token_ids: list[int] = []
+        for piece in pieces:
+            token_ids += _ids(self._plain_encoder() if piece.plain else self._encoder, piece.text, add_special=False)
+        return ChatPrompt(text="".join(piece.text for piece in pieces), token_ids=tuple(token_ids))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def start_decoding(self, prompt_tail: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TokenDecoder:
+        """The space that sentencepiece puts before a text is dropped only where no text comes before."""
+        pieces = self._visible_bytes if skip_special_tokens else self._bytes
+        starts_text = not any(0 <= index < len(pieces) and pieces[index] for index in prompt_tail)
+        return Utf8Decoder(pieces, lead=self._lead if starts_text else Lead.KEPT)
+
+    def _plain_encoder(self) -> Any:
+        """The same encoder, blind to control tokens."""
+        with self._plain_lock:
+            if self._plain is None and self._template is not None:
+                control = self._template.control_tokens
+                document = dict(self._document)
+                document["added_tokens"] = [token | {"special": token["special"] or token["content"] in control} for token in document["added_tokens"]]
+                document["pre_tokenizer"] = _without_first_space(document.get("pre_tokenizer"))
+                self._plain = _encoder(document, "the plain reading of tokenizer.json")
+                self._plain.encode_special_tokens = True
+            return self._plain
+
+
+def _encoder(document: Mapping[str, Any], where: str) -> Any:
+    try:
+        encoder = Encoder.from_str(json.dumps(document))
+    except Exception as fault:  # tokenizers raises bare Exception for every fault of the file
+        raise ValueError(f"{where}: tokenizer.json cannot be read: {fault}. Likely a damaged file, or one written for a newer version of tokenizers") from fault
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
+def _ids(encoder: Any, text: str, *, add_special: bool) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as fault:
+        raise InvalidRequest(f"the text must be valid Unicode: {fault.reason} at character {fault.start}", field="prompt") from fault
+    ids: list[int] = encoder.encode(text, add_special_tokens=add_special).ids
+    return ids
+
+
+def _by_id(vocabulary: Mapping[str, int], to_bytes: Any) -> list[bytes]:
+    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, index in vocabulary.items():
+        pieces[index] = to_bytes(token)
+    return pieces
+
+
+def _eos_ids(given: Sequence[int], source: WeightSource, own: int | None) -> Iterator[int]:
+    yield from given
+    for settings in (source.generation_config, source.config):
+        value = settings.get("eos_token_id")
+        for index in value if isinstance(value, list | tuple) else (value,):
+            if type(index) is int and index >= 0:
+                yield index
+    if own is not None:
+        yield own
+
+
+def _without_first_space(rule: Any) -> Any:
+    """A piece of plain text never starts a prompt, so a space before the first word would be one too many."""
+    if not isinstance(rule, dict):
+        return rule
+    if rule.get("type") == "Sequence":
+        return rule | {"pretokenizers": [_without_first_space(part) for part in rule["pretokenizers"]]}
+    return rule | {"prepend_scheme": "never"} if rule.get("prepend_scheme") == "first" else rule
+
+
+def _token_text(value: Any) -> str | None:
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    content = json.loads(files.get(name, b"{}"))
+    return content if isinstance(content, dict) else {}
