@@ -245,9 +245,13 @@ def test_a_fault_of_a_row_ends_its_request_only_after_its_text():
     async def body(client):
         good = asyncio.create_task(listen(client, "abc", max_tokens=30))
         heard = []
-        with pytest.raises(RequestFailed, match="the row fell over"):
+
+        async def hear():
             async for output in client.generate(Prompt(text="bad"), SamplingParams(max_tokens=30, n=2)):
                 heard.append(output)
+
+        with pytest.raises(RequestFailed, match="the row fell over"):
+            await hear()
         assert joined(heard) == "badba"
         assert joined(await good) == "abc" * 10
 

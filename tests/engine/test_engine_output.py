@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -156,7 +157,7 @@ texts = st.text(alphabet="abc", max_size=4)
 def test_any_split_gives_what_a_reader_of_single_characters_sees(pieces, held, stops, minimum, include, cuts, alone):
     count = len(pieces)
     edges = sorted({0, count} | {cut for cut in cuts if cut < count})
-    deltas = [delta(range(a, b), None if alone or b < count else "length", logprobs=True) for a, b in zip(edges, edges[1:], strict=False)]
+    deltas = [delta(range(a, b), None if alone or b < count else "length", logprobs=True) for a, b in pairwise(edges)]
     if alone:
         deltas.append(delta([], "length", logprobs=True))
     out = sample(pieces, held=held, stop=tuple(stops), min_tokens=minimum, include_stop_str_in_output=include, logprobs=0)
