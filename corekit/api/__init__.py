@@ -23,7 +23,7 @@ from .block_allocator import (
 )
 from .errors import CorekitError, EngineDead, InvalidRequest, Overloaded, RequestFailed
 from .executor import Admission, Executor, RowInput, RowMasks, StepInput, StepResult, Worker, WorkerFactory
-from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts
+from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts, SupportsBind
 from .hookspecs import GROUP, hookimpl
 from .http_route import HttpRoute, Route
 from .logits_processor import LogitsProcessor, RowProcessor
@@ -109,6 +109,7 @@ __all__ = [
     "StepStats",
     "SupportsAccounting",
     "SupportsAudit",
+    "SupportsBind",
     "SupportsDrafts",
     "SupportsEvictionSink",
     "SupportsLogprobs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from .tokenizer import Tokenizer
 from .types import Prompt, RequestOutput, SamplingParams
@@ -84,4 +84,18 @@ class Frontend(Protocol):
 
     async def serve(self, client: EngineClient) -> None:
         """Serve until cancelled; then finish or refuse what is left, and return. Raises OSError when it cannot start."""
+        ...
+
+
+@runtime_checkable
+class SupportsBind(Protocol):
+    """Optional: takes its address ahead of `serve`, so that a busy port is known before weights load."""
+
+    @property
+    def address(self) -> str | None:
+        """Where it can be reached; None before `bind` and after the end of `serve`."""
+        ...
+
+    def bind(self) -> None:
+        """Take the address; who connects waits until `serve`. Raises OSError that names the address. A second call does nothing."""
         ...

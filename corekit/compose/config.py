@@ -106,17 +106,18 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def nested(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Python arguments as tables: `max_num_seqs=64` goes to the one table that has that key, `scheduler={...}` is a table."""
+    """Python arguments as tables. `scheduler={...}` is one; `scheduler.max_num_seqs` and the bare key, if one table alone has it, are short forms."""
     tables = {name: keys(table) for name, field in Tables.model_fields.items() if (table := table_of(field.annotation)) is not None}
-    result: dict[str, Any] = {}
+    tree = Tree()
     for name, value in given.items():
         homes = [table for table, known in tables.items() if name in known and name not in ("use", "options")]
-        if name in Tables.model_fields or len(homes) != 1:
-            old = result.get(name)
-            result[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+        if "." in name:
+            tree.set(name.split("."), value, "Python argument")
+        elif name not in Tables.model_fields and len(homes) == 1:
+            tree.set((homes[0], name), value, "Python argument")
         else:
-            result.setdefault(homes[0], {})[name] = value
-    return result
+            tree.merge({name: value}, "Python argument")
+    return tree.values
 
 
 def _from_environment(tree: Tree, name: str, text: str) -> None:

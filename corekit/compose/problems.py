@@ -75,10 +75,16 @@ def _sentence(fault: Any, path: Path, model: type[BaseModel], hints: Mapping[str
 def _wanted(field: FieldInfo, is_element: bool) -> str:
     if field.description:
         return field.description
-    parts = [part for part in (field.annotation, *get_args(field.annotation)) if get_origin(part) in (tuple, list)]
-    if is_element and parts:
-        return expected(get_args(parts[0])[0])
+    if is_element and (element := _element(field.annotation)) is not None:
+        return expected(element)
     return expected(field.annotation, field.metadata)
+
+
+def _element(annotation: Any) -> Any:
+    """What the list in an annotation holds; None when there is no list."""
+    if get_origin(annotation) in (tuple, list):
+        return get_args(annotation)[0]
+    return next((element for part in get_args(annotation) if (element := _element(part)) is not None), None)
 
 
 def _unknown(key: str, is_table: bool, known: Iterable[str], hints: Mapping[str, str]) -> str:

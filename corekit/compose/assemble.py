@@ -1,0 +1,185 @@
+"""From a composition to a running engine: weights, memory, allocator stack, scheduler, client. The only caller of constructors.
+
+Knows what belongs together and in which order; nothing of what a step is.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from corekit.api import BlockAllocator, Executor, KvPlan, ModelFacts, SchedulerPolicy, SupportsBind, SupportsLogprobs, SupportsSwap
+from corekit.engine.blocks import CopyJournal
+from corekit.engine.client import Client
+from corekit.engine.collector import Collector
+from corekit.engine.engine import Engine
+from corekit.engine.scheduler import Scheduler
+from corekit.engine.step_plan import Limits
+
+from .assembly import Assembly
+from .catalog import Catalog
+from .composition import Composition, compose
+from .config import Config
+from .errors import ConfigError
+from .memory import Pool, size_pool
+from .ranks import RankFactory
+from .stack import build_stack
+
+
+def assemble(
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    tokenizer: object = None,
+    scheduler_policy: object = None,
+    block_allocator: object = None,
+    attention_backend: object = None,
+    sampler: object = None,
+    model: object = None,
+    executor: object = None,
+    frontends: Sequence[object] | None = None,
+    observers: Sequence[object] | None = None,
+    catalog: Catalog | None = None,
+    environ: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    progress: bool = True,
+) -> Assembly:
+    """A whole engine. config: checked, or tables as in TOML, or nothing for the demo model.
+
+    Each part may be given as a component, or as a `corekit.api.Provider` that is built like an installed one; it then
+    rules over the configuration. environ: variables to read instead of the process's own.
+    """
+    given = {
+        "tokenizer": tokenizer,
+        "scheduler_policy": scheduler_policy,
+        "block_allocator": block_allocator,
+        "attention_backend": attention_backend,
+        "sampler": sampler,
+        "model": model,
+        "executor": executor,
+        "frontend": frontends,
+        "observer": observers,
+    }
+    return finish(compose(config, given=given, catalog=catalog, environ=environ, clock=clock, progress=progress))
+
+
+def finish(composition: Composition, *, bind: bool = False) -> Assembly:
+    """Load weights and build what needs them. bind: take the frontends' addresses first, so that a busy port costs no loading."""
+    context, config = composition.context, composition.config
+    frontends = tuple(part.build(context) for part in composition.chosen["frontend"])
+    observers = tuple(part.build(context) for part in composition.chosen["observer"])
+    for frontend in frontends:
+        if bind and isinstance(frontend, SupportsBind):
+            frontend.bind()
+    factory = RankFactory(
+        context=context,
+        model=composition.one("model"),
+        attention_backend=composition.one("attention_backend"),
+        sampler=composition.one("sampler"),
+        ready=(composition.model, composition.sampler),
+    )
+    with ExitStack() as undo:
+        executor: Executor = composition.one("executor").build(replace(context, worker=factory))
+        undo.callback(executor.shutdown)
+        _check_in_flight(config, executor)
+        pool, stack, journal = _memory(composition, executor)
+        scheduler = _scheduler(composition, executor, pool, stack, journal)
+        engine = Engine(scheduler, executor, observers=observers, clock=context.clock)
+        client = _client(composition, engine, pool)
+        undo.pop_all()
+    return Assembly(composition=composition, engine=engine, executor=executor, client=client, frontends=frontends, pool=pool)
+
+
+def _check_in_flight(config: Config, executor: Executor) -> None:
+    asked = config.engine.max_in_flight
+    if asked not in (0, executor.max_in_flight):
+        raise ConfigError(
+            f"{config.place('engine', 'max_in_flight')} = {asked}: the executor {config.executor.use!r} keeps {executor.max_in_flight} in flight. "
+            "Leave it at 0, or change the executor or its options."
+        )
+
+
+def _memory(composition: Composition, executor: Executor) -> tuple[Pool, BlockAllocator, CopyJournal]:
+    """Count blocks, build the stack, allocate the pools."""
+    context, table, journal = composition.context, composition.config.block_allocator, CopyJournal()
+    parts = composition.chosen["block_allocator"]
+    bytes_per_block = executor.bytes_per_block(context.kv_dtype)
+    pool = size_pool(
+        device=context.device,
+        free_memory=executor.free_memory(),
+        bytes_per_block=bytes_per_block,
+        block_size=context.block_size,
+        num_blocks=table.num_blocks,
+        memory_utilization=table.memory_utilization,
+        max_num_seqs=context.max_num_seqs,
+        max_model_len=context.max_model_len,
+    )
+    stack = build_stack(parts, replace(context, bytes_per_block=bytes_per_block, num_blocks=pool.num_blocks, journal=journal))
+    if (there := stack.available) != pool.num_blocks:
+        raise ConfigError(f"{parts[0].place}: the stack offers {there} blocks, the pool has {pool.num_blocks}. Give both the same number of blocks.")
+    num_host_blocks = stack.num_host_blocks if isinstance(stack, SupportsSwap) else 0
+    executor.allocate_kv(
+        KvPlan(
+            num_blocks=pool.num_blocks,
+            num_host_blocks=num_host_blocks,
+            block_size=pool.block_size,
+            kv_dtype=context.kv_dtype,
+            layers=composition.spec.layers,
+        )
+    )
+    return pool, stack, journal
+
+
+def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: BlockAllocator, journal: CopyJournal) -> Scheduler:
+    context, table = composition.context, composition.config.scheduler
+    context = replace(context, num_blocks=pool.num_blocks)
+    policy: SchedulerPolicy = composition.one("scheduler_policy").build(context)
+    fallback: SchedulerPolicy = composition.fallback.build(context)
+    limits = Limits(
+        num_blocks=pool.num_blocks,
+        block_size=pool.block_size,
+        max_num_seqs=table.max_num_seqs,
+        max_num_batched_tokens=table.max_num_batched_tokens,
+        max_model_len=context.max_model_len,
+        long_prefill_token_threshold=table.long_prefill_token_threshold,
+        watermark_blocks=int(table.watermark * pool.num_blocks),
+        max_draft_tokens=executor.max_draft_tokens,
+    )
+    # Whoever cannot guess the seed cannot make two prompts with one block hash.
+    return Scheduler(stack=stack, journal=journal, policy=policy, fallback=fallback, limits=limits, clock=context.clock, key_seed=secrets.token_bytes(16))
+
+
+def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
+    context, table = composition.context, composition.config.scheduler
+    facts = ModelFacts(
+        name=_short_name(composition.source.name),
+        aliases=(composition.source.name,),
+        source=composition.source.name,
+        max_model_len=context.max_model_len,
+        vocab_size=composition.spec.vocab_size,
+        supports_logprobs=isinstance(composition.sampler, SupportsLogprobs),
+        created=int(time.time()),
+    )
+    return Client(
+        engine,
+        tokenizer=composition.tokenizer,
+        model=facts,
+        max_queued_requests=table.max_queued_requests,
+        max_queued_tokens=table.max_queued_tokens or 4 * context.max_model_len,
+        seed=context.seed,
+        clock=context.clock,
+        collector=Collector(),
+    )
+
+
+def _short_name(source: str) -> str:
+    """What a caller is likely to type: the name of a folder, file or package, a hub id as it is."""
+    if source.startswith("pypi:"):
+        return re.split("[=#]", source.removeprefix("pypi:"))[0]
+    path = Path(source)
+    return (path.stem if path.suffix == ".gguf" else path.name) if path.exists() else source

@@ -1,0 +1,82 @@
+"""A whole engine, assembled: what it consists of, its client, its frontends, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from corekit.api import Executor, Frontend, SupportsBind
+from corekit.engine.client import Client
+from corekit.engine.engine import Engine
+
+from .composition import Composition
+from .config import Config
+from .errors import ConfigError
+from .memory import Pool
+from .parts import Part
+
+
+class Assembly:
+    """Owns its executor and its engine thread: both end with `close`, and with the `with` block. Nothing in it is shared."""
+
+    def __init__(self, *, composition: Composition, engine: Engine, executor: Executor, client: Client, frontends: tuple[Frontend, ...], pool: Pool) -> None:
+        self.composition = composition
+        self.engine = engine
+        self.executor = executor
+        self.client = client
+        self.frontends = frontends
+        self.pool = pool
+
+    @property
+    def config(self) -> Config:
+        return self.composition.config
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Every slot's parts: provider, distribution, version, and why."""
+        return self.composition.parts
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where bound frontends listen."""
+        return tuple(at for frontend in self.frontends if isinstance(frontend, SupportsBind) and (at := frontend.address))
+
+    def summary(self) -> list[str]:
+        """The start-up lines: model, pool and parts."""
+        composition, context = self.composition, self.composition.context
+        model = f"model: {self.client.model.name} ({composition.spec.architecture}, {context.dtype} on {context.device}, {context.threads} threads)"
+        return [model, self.pool.line(), *composition.summary()]
+
+    def start(self) -> None:
+        """Start the engine's thread. A second call does nothing."""
+        self.client.start()
+
+    async def serve(self) -> None:
+        """Run every frontend until cancelled, or until one fails: then the others end too. Starts the engine."""
+        if not self.frontends:
+            raise ConfigError("[[frontend]]: there is none, so there is nothing to serve. Leave the table out for openai-http.")
+        self.start()
+        running = [asyncio.ensure_future(frontend.serve(self.client)) for frontend in self.frontends]
+        try:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+        for task in running:
+            if not task.cancelled():
+                task.result()
+
+    def close(self) -> None:
+        """End the engine and its executor; requests that are alive end with an error. A second call does nothing."""
+        try:
+            self.client.close()
+        finally:
+            self.executor.shutdown()
+
+    def __enter__(self) -> Assembly:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

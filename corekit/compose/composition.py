@@ -1,0 +1,139 @@
+"""Everything that can be decided before weights are loaded: parts chosen and checked, the model's spec, the tokenizer.
+
+Knows the order of assembly up to there; nothing of steps, requests or tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from corekit.api import BuildContext, Model, ModelSpec, Sampler, Tokenizer, WeightSource
+from corekit.weights import open_source
+
+from . import surroundings
+from .catalog import Catalog, build_catalog
+from .config import Config, load
+from .discovery import discover, missing_requirements
+from .errors import ConfigError
+from .parts import Part, Wish, check_refusals, settle, settle_all, wishes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """A runnable choice of parts. Every part said that it can run here; nothing big was allocated."""
+
+    config: Config
+    catalog: Catalog
+    source: WeightSource
+    spec: ModelSpec
+    context: BuildContext
+    model: Model = field(repr=False)
+    sampler: Sampler = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    chosen: Mapping[str, tuple[Part, ...]]
+    """Slot -> its parts; the allocator's layers top to bottom."""
+    fallback: Part
+    """The policy that plans when the chosen one fails."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for parts in self.chosen.values() for part in parts)
+
+    def one(self, slot: str) -> Part:
+        return self.chosen[slot][0]
+
+    def summary(self) -> Iterator[str]:
+        """One line a part: slot, provider, distribution, version, and why it is this one."""
+        for part in self.parts:
+            yield f"{part.slot:<18} {part.name:<16} {f'{part.distribution} {part.version}'.strip():<24} {part.why}"
+
+
+def compose(
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    given: Mapping[str, Any] | None = None,
+    catalog: Catalog | None = None,
+    environ: Mapping[str, str] | None = None,
+    clock: Callable[[], float],
+    progress: bool = True,
+) -> Composition:
+    """Choose and check all parts. Raises ConfigError with everything that is wrong at the same stage, SourceError for the model.
+
+    given: components, or providers, by slot; a sequence of them where a slot takes any number.
+    """
+    environ = os.environ if environ is None else environ
+    if not isinstance(config, Config):
+        config = load(environ=environ, given=config or {})
+    given = {slot: part for slot, part in (given or {}).items() if part is not None}
+    device = surroundings.device(config)
+    catalog = catalog or find_catalog(config)
+    wanted = wishes(config, given, catalog, device)
+    settle_all([wish for wishes in wanted.values() for wish in wishes], catalog, config, environ)  # what can be told by name alone, all at once
+    source = _source(config, environ, progress, has_model="model" in given)
+    context = BuildContext(
+        source=source,
+        device=device,
+        dtype=surroundings.first_dtype(config, device, source),
+        threads=surroundings.threads(config),
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        clock=clock,
+        seed=config.engine.seed,
+        block_size=config.block_allocator.block_size,
+    )
+    return _choose(config, catalog, environ, wanted, context, source)
+
+
+def find_catalog(config: Config) -> Catalog:
+    """What is installed, under the rules of `[plugins]`. Raises ConfigError when something required is missing or broken."""
+    discovery = discover(imports=config.plugins.import_, blocked=config.plugins.block)
+    problems = [f"{config.place('plugins', 'require')}: {problem}" for problem in missing_requirements(config.plugins.require, discovery)]
+    named = {*config.plugins.import_}
+    for failure in discovery.failures:
+        if failure.plugin.module in named:
+            advice = " Is its folder on the path? PYTHONPATH=. adds the current one." if "ModuleNotFoundError" in failure.reason else ""
+            problems.append(f"{config.place('plugins', 'import')}: {failure}.{advice}")
+    if problems:
+        raise ConfigError(problems)
+    return build_catalog(discovery)
+
+
+def _source(config: Config, environ: Mapping[str, str], progress: bool, *, has_model: bool) -> WeightSource:
+    name = "none" if has_model and not config.is_given("model", "source") else config.model.source
+    return open_source(name, cache_dir=surroundings.cache_dir(environ), allow_unpinned=config.model.allow_unpinned, progress=progress)
+
+
+def _choose(
+    config: Config, catalog: Catalog, environ: Mapping[str, str], wanted: Mapping[str, Sequence[Wish]], context: BuildContext, source: WeightSource
+) -> Composition:
+    """Model and spec first; then the rest, which may refuse what the spec says."""
+    model_part = settle(wanted["model"][0], catalog, config, environ, context)
+    assert model_part is not None
+    check_refusals([model_part], context)
+    model: Model = model_part.build(context)
+    spec = model.spec
+    dtype, kv_dtype = surroundings.final_dtypes(config, spec, context.dtype)
+    context = replace(context, model_spec=spec, dtype=dtype, kv_dtype=kv_dtype, max_model_len=surroundings.max_model_len(config, spec))
+    rest = [wish for slot, wishes in wanted.items() if slot != "model" for wish in wishes]
+    parts = settle_all(rest, catalog, config, environ, context)
+    check_refusals(parts, context)
+    chosen = {slot: tuple(part for part in (*parts, model_part) if part.slot == slot) for slot in wanted}
+    sampler: Sampler = chosen["sampler"][0].build(context)
+    tokenizer: Tokenizer = chosen["tokenizer"][0].build(context)
+    fallback = settle(Wish(slot="scheduler_policy", name="fcfs", place="the fallback policy"), catalog, config, environ, context)
+    assert fallback is not None
+    return Composition(
+        config=config,
+        catalog=catalog,
+        source=source,
+        spec=spec,
+        context=replace(context, tokenizer=tokenizer),
+        model=model,
+        sampler=sampler,
+        tokenizer=tokenizer,
+        chosen=chosen,
+        fallback=fallback,
+    )

@@ -1,0 +1,99 @@
+"""A part's options table, checked against the frozen dataclass that its provider declares. Knows no option by name.
+
+A text value `env:NAME` stands for the variable NAME, so that secrets need not be in files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from .catalog import Candidate
+from .errors import ConfigError
+from .problems import Path, sentences
+from .tree import parse_value
+
+Place = Callable[[Path], str]
+_MARK = "env:"
+
+
+def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, environ: Mapping[str, str]) -> Any:
+    """The options object of a provider (None when it declares none); raises ConfigError with every fault.
+
+    `place` names a path below the options table as the user knows it.
+    """
+    declared = candidate.provider.options
+    if declared is None:
+        if raw:
+            raise ConfigError([f"{place((key,))}: {candidate} takes no options" for key in raw])
+        return None
+    hints = _hints(candidate, declared)
+    problems: list[str] = []
+    values = {key: _resolved(value, (key,), hints.get(key), place, environ, problems) for key, value in raw.items()}
+    try:
+        model = _model(candidate, declared, hints)
+        checked = model.model_validate(values)
+    except ValidationError as error:
+        missing = {problem.partition(": ")[0] for problem in problems}
+        more = [s for s in sentences(error, model, place) if not any(s.startswith(f"{at}:") for at in missing)]
+        raise ConfigError(problems + more) from None
+    if problems:
+        raise ConfigError(problems)
+    try:
+        return declared(**{key: getattr(checked, _field(key)) for key in values})
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{place(())}: {candidate}: {error}") from error
+
+
+def _hints(candidate: Candidate, declared: type) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(declared):
+        raise ConfigError(f"{candidate}: its options type {declared.__qualname__} is not a dataclass; this is a fault of the plugin")
+    try:
+        hints = get_type_hints(declared, include_extras=True)
+    except Exception as error:
+        raise ConfigError(
+            f"{candidate}: the annotations of its options {declared.__qualname__} cannot be read: {error}; this is a fault of the plugin"
+        ) from error
+    return {field.name: hints[field.name] for field in dataclasses.fields(declared) if field.init}
+
+
+def _model(candidate: Candidate, declared: type, hints: Mapping[str, Any]) -> Any:
+    """A strict model with the dataclass's fields. Unset ones are left to the dataclass, whose defaults then rule."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(declared):
+        if field.name in hints:
+            needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            fields[_field(field.name)] = (hints[field.name], FieldInfo(default=PydanticUndefined if needed else None, alias=field.name))
+    try:
+        return create_model(f"{declared.__name__}Table", __config__=ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True), **fields)
+    except PydanticUserError as error:
+        raise ConfigError(f"{candidate}: its options {declared.__qualname__} cannot be checked: {error.message}; this is a fault of the plugin") from error
+
+
+def _field(name: str) -> str:
+    return f"option_{name}"  # whatever the plugin calls its option, it never meets a name of pydantic's own
+
+
+def _resolved(value: Any, path: Path, hint: Any, place: Place, environ: Mapping[str, str], problems: list[str]) -> Any:
+    """value with variables put in, and lists as tuples where the dataclass wants tuples (TOML has only lists)."""
+    if isinstance(value, str) and value.startswith(_MARK):
+        name = value[len(_MARK) :]
+        if name not in environ:
+            problems.append(f"{place(path)}: {value!r}: the variable {name} is not set")
+            return value
+        return environ[name] if _mentions(hint, str) else parse_value(environ[name])
+    if isinstance(value, list):
+        inner = [_resolved(element, (*path, index), hint, place, environ, problems) for index, element in enumerate(value)]
+        return tuple(inner) if _mentions(hint, tuple) else inner
+    if isinstance(value, dict):
+        return {key: _resolved(element, (*path, key), hint, place, environ, problems) for key, element in value.items()}
+    return value
+
+
+def _mentions(hint: Any, wanted: type) -> bool:
+    return hint is wanted or get_origin(hint) is wanted or any(_mentions(part, wanted) for part in get_args(hint))

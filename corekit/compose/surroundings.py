@@ -1,0 +1,81 @@
+"""What the machine and the environment decide: device, threads, dtypes, the cache folder. The only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from corekit.api import ModelSpec, WeightSource
+
+from .config import Config
+from .errors import ConfigError
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """Where downloaded models stay: COREKIT_CACHE, else corekit below XDG_CACHE_HOME or ~/.cache."""
+    if given := environ.get("COREKIT_CACHE"):
+        return Path(given)
+    if (base := environ.get("XDG_CACHE_HOME")) and Path(base).is_absolute():
+        return Path(base) / "corekit"
+    return Path("~/.cache/corekit").expanduser()
+
+
+def device(config: Config) -> str:
+    """ "cpu" or a CUDA device that is there."""
+    asked = config.engine.device
+    if asked == "cpu":
+        return asked
+    import torch
+
+    if torch.cuda.is_available():
+        index = int(asked.partition(":")[2] or 0)
+        if index >= torch.cuda.device_count():
+            raise ConfigError(f"{config.place('engine', 'device')} = {asked!r}: there are {torch.cuda.device_count()} GPUs, counted from 0")
+        return "cuda" if asked == "auto" else asked
+    if asked == "auto":
+        return "cpu"
+    raise ConfigError(f"{config.place('engine', 'device')} = {asked!r}: PyTorch {torch.__version__} sees no GPU. Install a CUDA build of it, or choose 'cpu'.")
+
+
+def threads(config: Config) -> int:
+    """As asked, or the cores that this process may use."""
+    if config.engine.threads:
+        return config.engine.threads
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def first_dtype(config: Config, where: str, source: WeightSource) -> str:
+    """In what the model is built: as asked, else float32 on a CPU and the checkpoint's own type on a GPU."""
+    if config.model.dtype != "auto":
+        return config.model.dtype
+    if where == "cpu":
+        return "float32"
+    own = str(source.config.get("dtype") or source.config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    return own if own in ("float32", "bfloat16", "float16") else "bfloat16"
+
+
+def final_dtypes(config: Config, spec: ModelSpec, built: str) -> tuple[str, str]:
+    """(dtype, kv_dtype): the model may insist on one; raises ConfigError when the configuration insists on another."""
+    asked, asked_kv = config.model.dtype, config.block_allocator.kv_dtype
+    if spec.dtype is None:
+        return built, built if asked_kv == "auto" else asked_kv
+    problems = [
+        f"{config.place(*path)} = {value!r}: {spec.architecture} computes in {spec.dtype} only. Leave it at 'auto'."
+        for path, value in ((("model", "dtype"), asked), (("block_allocator", "kv_dtype"), asked_kv))
+        if value not in ("auto", spec.dtype)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return spec.dtype, spec.dtype
+
+
+def max_model_len(config: Config, spec: ModelSpec) -> int:
+    """As asked, or the model's own context; never more than that."""
+    asked = config.model.max_model_len
+    if asked > spec.context_length:
+        raise ConfigError(
+            f"{config.place('model', 'max_model_len')} = {asked}: the context of {spec.architecture} is {spec.context_length} tokens. "
+            "Ask for at most that, or leave it out."
+        )
+    return asked or spec.context_length
