@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-import corekit
+from corekit import __version__
 
 from .errors import BenchError
 from .trace import Trace
@@ -123,7 +123,7 @@ class Server:
         """When it was sent, the status, and the body unless the status is 200: that body goes to `take`, piece by piece with its time."""
         host, port, tls = self.address
         prefix = urlsplit(self.url).path.rstrip("/").removesuffix("/v1") + "/v1"
-        headers = {"Host": f"{host}:{port}", "User-Agent": f"corekit-bench/{corekit.__version__}", "Connection": "close"}
+        headers = {"Host": f"{host}:{port}", "User-Agent": f"corekit-bench/{__version__}", "Connection": "close"}
         if body:
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
         if self.api_key:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import corekit
+from corekit import __version__
 
 SHORTEST = 0.5
 """Seconds. Processor time is counted in ticks of 10 ms per process: over less than this, a share would be noise."""
@@ -31,9 +31,13 @@ class CpuUse:
 
 
 class CpuMeter:
-    """Own and foreign processor time from construction until `read`. `also`: processes (with their children) that count as own."""
+    """Own and foreign processor time from construction until `read`.
 
-    def __init__(self, *also: int) -> None:
+    `also`: processes (with their children) that count as own. `judge` false: there is one that cannot be found, so nothing is known.
+    """
+
+    def __init__(self, *also: int, judge: bool = True) -> None:
+        self._judge = judge
         self._roots = (os.getpid(), *also)
         self._began = perf_counter()
         self._busy, self._own = _busy(), _tree_seconds(self._roots)
@@ -41,14 +45,14 @@ class CpuMeter:
     def read(self) -> CpuUse:
         seconds = perf_counter() - self._began
         busy, own = _busy(), _tree_seconds(self._roots)
-        if seconds < SHORTEST or busy is None or own is None or self._busy is None or self._own is None:
+        if not self._judge or seconds < SHORTEST or busy is None or own is None or self._busy is None or self._own is None:
             return CpuUse(seconds=seconds, own_cores=None, foreign_cores=None)
         mine = max(0.0, own - self._own)
         return CpuUse(seconds=seconds, own_cores=mine / seconds, foreign_cores=max(0.0, busy - self._busy - mine) / seconds)
 
 
 def machine_facts() -> dict[str, Any]:
-    versions = {"corekit": corekit.__version__, "python": platform.python_version()}
+    versions = {"corekit": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)

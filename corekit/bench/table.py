@@ -8,7 +8,7 @@ from typing import Any
 from .result import Result
 from .statistics import Percentiles, Spread
 
-_NAMES = {
+_NAMES: Mapping[str, str] = {
     "seconds": "duration, s",
     "requests_per_second": "requests/s",
     "output_tokens_per_second": "output tokens/s",

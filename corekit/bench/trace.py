@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .errors import BenchError
 
@@ -38,7 +39,7 @@ class Trace:
 
     @property
     def itl(self) -> list[float]:
-        return [later - earlier for earlier, later in zip(self.arrivals, self.arrivals[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
 
 Outcome = Trace | BenchError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import BenchError
@@ -18,7 +18,7 @@ MAX_IDS = 10_000_000
 MAX_ID = 2**31 - 1
 MAX_BYTES = 1 << 30
 
-_CONCURRENCY = {"W1": 1, "W3": 8}
+_CONCURRENCY: Mapping[str, int] = {"W1": 1, "W3": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,19 @@ def load(path: Path, name: str) -> Workload:
         names = ", ".join(key for key, value in content.items() if isinstance(value, dict) and "reps" in value)
         raise BenchError(f"workload {path}: has no workload {name!r}. It has: {names or 'none'}. Choose one with --name.")
     return Workload(name=name, origin=str(path), repetitions=tuple(_repetitions(path, name, content[name])))
+
+
+def prompts_as(workload: Workload, kind: str | None) -> Workload:
+    """Only ids, or only text; None: as they are (ids where a request has both). Raises BenchError where there is none of that kind."""
+    if kind is None:
+        return workload
+    repetitions = []
+    for r, repetition in enumerate(workload.repetitions):
+        for i, request in enumerate(repetition):
+            if (request.token_ids if kind == "ids" else request.text) is None:
+                raise BenchError(f"workload {workload.origin}: {workload.name}.reps[{r}][{i}]: has no '{kind}', which --prompts {kind} asks for.")
+        repetitions.append(tuple(replace(request, text=None) if kind == "ids" else replace(request, token_ids=None) for request in repetition))
+    return replace(workload, repetitions=tuple(repetitions))
 
 
 _EXPECTED = 'Expected {"NAME": {"reps": [[{"ids": [..] or "text": "..", "out": N}, ..], ..]}}.'

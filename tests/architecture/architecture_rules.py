@@ -26,7 +26,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "builtin": ("api",),
     "testing": ("api", "compose"),
     "llm": ("api", "compose", "engine.client"),
-    "bench": ("api", "compose", "engine.client", "llm", "__version__"),
+    "bench": ("api", "compose", "engine.client", "engine.request", "llm", "__version__"),
     "cli": ("api", "compose", "engine.client", "llm", "bench", "scaffold", "__version__"),
     "scaffold": (),
 }

@@ -1,0 +1,128 @@
+"""The four benchmarks, each from its options to its result. Knows composition and the engine's client; knows no command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from .ask import ask_engine, check_fits
+from .errors import BenchError
+from .http_client import Server
+from .machine import CpuMeter, is_local, listening_process
+from .measure import Effort
+from .planning import InstantExecutor, Planning, Population, StepWindow
+from .progress import Progress
+from .result import Result
+from .serving import Arrivals, Loading, summarise
+from .steps import StepLog
+from .synthetic import synthetic
+from .workload import Workload, load, prompts_as
+
+if TYPE_CHECKING:
+    from corekit.compose.config import Config
+
+Prompts = Literal["ids", "text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which workload: one of a file, or a built-in one."""
+
+    file: Path | None
+    name: str
+    seed: int
+    prompts: Prompts | None
+    """None: ids where there are any."""
+
+    def workload(self, vocab_size: int | None) -> Workload:
+        """`vocab_size`: of the model that is asked, None where it is not known."""
+        if self.file is not None:
+            return prompts_as(load(self.file, self.name), self.prompts)
+        if self.prompts == "ids" and vocab_size is None:
+            raise BenchError(
+                "--prompts ids: the built-in workloads draw ids from a vocabulary, and this server's is not known. Add --vocab-size, or send text."
+            )
+        return synthetic(self.name, seed=self.seed, vocab_size=None if self.prompts == "text" else vocab_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where the engine's configuration comes from, as for `corekit serve`."""
+
+    file: Path | None
+    source: str | None
+    overrides: Sequence[str]
+    environ: Mapping[str, str]
+
+    def config(self, given: Mapping[str, Any]) -> Config:
+        """`given` (dotted) is what the benchmark insists on."""
+        from corekit.compose.config import load as load_config
+
+        return load_config(self.file, overrides=self.overrides, environ=self.environ, source=self.source, options=given)
+
+
+UNLIMITED_QUEUE: Mapping[str, int] = {"scheduler.max_queued_requests": 10**6, "scheduler.max_queued_tokens": 2**40}
+"""A workload is sent whole; how much a server would queue is not what is measured."""
+
+
+def bench_client(bench: Literal["latency", "throughput"], setting: Setting, asked: Asked, concurrency: int | None, effort: Effort, err: TextIO) -> Result:
+    """An engine in this process, through its client. latency: one request at a time."""
+    from corekit.compose.assemble import assemble
+
+    steps = StepLog()
+    with assemble(setting.config(UNLIMITED_QUEUE), frontends=(), observers=(steps,)) as assembly:
+        client = assembly.client
+        workload = asked.workload(client.model.vocab_size)
+        check_fits(client, workload)
+        loading = Loading(
+            ask=ask_engine(client),
+            workload=workload,
+            arrivals=Arrivals(concurrency=1 if bench == "latency" else concurrency or workload.concurrency),
+            effort=effort,
+            progress=Progress(err),
+            steps=steps,
+        )
+        attempts = asyncio.run(loading.run())
+        return summarise(bench, loading, attempts, {"engine": assembly.summary()})
+
+
+def bench_server(server: Server, asked: Asked, vocab_size: int | None, arrivals: Arrivals, effort: Effort, err: TextIO, server_pid: int | None) -> Result:
+    """A server at a URL. One on this machine counts as ours in processor time, if its process can be found."""
+    workload = asked.workload(vocab_size)
+    if arrivals.rate is None and arrivals.concurrency is None:
+        arrivals = replace(arrivals, concurrency=workload.concurrency)
+    host, port, _ = server.address
+    pid = server_pid or (listening_process(port) if is_local(host) else None)
+    unknown = is_local(host) and pid is None
+
+    async def run() -> Result:
+        told = server if server.model else replace(server, model=await server.first_model())
+        loading = Loading(
+            ask=told.ask,
+            workload=workload,
+            arrivals=arrivals,
+            effort=effort,
+            progress=Progress(err),
+            tolerant=True,
+            meter=(lambda: CpuMeter(judge=False)) if unknown else lambda: CpuMeter(*([pid] if pid else [])),
+        )
+        attempts = await loading.run()
+        return summarise("serve", loading, attempts, {"server": f"{server.url}, model {told.model}" + (f", process {pid}" if pid else "")})
+
+    return asyncio.run(run())
+
+
+def bench_engine(setting: Setting, population: Population, effort: Effort, err: TextIO) -> Result:
+    """The cost of planning and committing, with an executor that costs nothing."""
+    from corekit.compose.assemble import assemble
+
+    window = StepWindow()
+    block_size = setting.config({}).block_allocator.block_size
+    assembly = assemble(setting.config(population.settings(effort, block_size)), executor=InstantExecutor(), frontends=(), observers=(window,))
+    try:  # not `with`: the population must be there before the engine's thread starts
+        return asyncio.run(Planning(assembly, window, population, effort, Progress(err)).run())
+    finally:
+        assembly.close()

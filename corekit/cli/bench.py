@@ -1,0 +1,173 @@
+"""`corekit bench`: options of the four benchmarks, their tables and JSON files. Parses and prints; measures nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from corekit.bench.measure import Effort
+    from corekit.bench.result import Result
+    from corekit.bench.verbs import Asked, Setting
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+_effort_options = _options(
+    click.option("--reps", type=click.IntRange(1, 1000), default=3, show_default=True, help="Repetitions that are measured."),
+    click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Repetitions before them."),
+    click.option(
+        "--max-foreign", type=click.FloatRange(0, 4096), default=0.3, show_default=True, help="Cores that other processes may use during a repetition."
+    ),
+    click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Measure a disturbed repetition again, at most so often."),
+    click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), help="Write the result here; - is stdout."),
+)
+_engine_options = _options(
+    click.argument("target", required=False, metavar="[FILE or SOURCE]"),
+    click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override one value of the configuration; repeatable."),
+)
+
+
+def _workload_options(name: str) -> Callable[[F], F]:
+    return _options(
+        click.option("--workload", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Workloads as JSON; without it built-in ones."),
+        click.option("--name", default=name, show_default=True, help="Which workload of the file; built in are W1, W2 and W3."),
+        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=20261130, show_default=True, help="Of built-in prompts, and of arrivals."),
+        click.option("--prompts", type=click.Choice(["ids", "text"]), help="What to send; without it ids where there are any."),
+    )
+
+
+_concurrency_option = click.option("--concurrency", type=click.IntRange(1, 100_000), help="Requests in flight; without it what the workload is meant for.")
+
+
+@click.group()
+def bench() -> None:
+    """Measure an engine or a server.
+
+    Every benchmark warms up, repeats, gives medians and spreads, and records how much processor time others took meanwhile.
+    """
+
+
+@bench.command()
+@_engine_options
+@_workload_options("W1")
+@_effort_options
+def latency(target: str | None, overrides: tuple[str, ...], **options: Any) -> None:
+    """One request at a time, in this process."""
+    from corekit.bench.verbs import bench_client
+
+    effort, json_file = _effort(options)
+    _report(lambda: bench_client("latency", _setting(target, overrides), _asked(options), None, effort, sys.stderr), json_file)
+
+
+@bench.command()
+@_engine_options
+@_workload_options("W2")
+@_concurrency_option
+@_effort_options
+def throughput(target: str | None, overrides: tuple[str, ...], concurrency: int | None, **options: Any) -> None:
+    """Many requests at once, in this process."""
+    from corekit.bench.verbs import bench_client
+
+    effort, json_file = _effort(options)
+    _report(lambda: bench_client("throughput", _setting(target, overrides), _asked(options), concurrency, effort, sys.stderr), json_file)
+
+
+@bench.command()
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Of an OpenAI-compatible server: corekit or any other.")
+@click.option("--model", default="", help="Its name there; without it the first that the server lists.")
+@click.option("--api-key", default="", help="Sent as a bearer token.")
+@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="Open loop: Poisson arrivals, requests per second.")
+@_concurrency_option
+@_workload_options("W2")
+@click.option("--vocab-size", type=click.IntRange(1, 2**31 - 1), help="Send built-in prompts as ids below this.")
+@click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Off: do not send ignore_eos, and accept short answers.")
+@click.option("--timeout", type=click.FloatRange(0, 86400, min_open=True), default=600.0, show_default=True, help="Seconds for one request.")
+@click.option("--server-pid", type=click.IntRange(1, 2**31 - 1), help="Process of a local server, so that it is not foreign; without it the one at the port.")
+@_effort_options
+def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: int | None, vocab_size: int | None, **options: Any) -> None:
+    """A running server, by streamed completions.
+
+    Closed loop (--concurrency) unless an arrival rate is given (--rate). Failed requests are counted; any of them makes the exit code 1.
+    """
+    if rate is not None and concurrency is not None:
+        raise click.UsageError("--rate and --concurrency exclude each other: an open loop does not wait for answers.")
+    from corekit.bench.http_client import Server
+    from corekit.bench.serving import Arrivals
+    from corekit.bench.verbs import bench_server
+
+    effort, json_file = _effort(options)
+    server = Server(url=url, model=model, api_key=api_key, timeout=options["timeout"], ignore_eos=options["ignore_eos"])
+    arrivals = Arrivals(concurrency=concurrency, rate=rate, seed=options["seed"])
+    result = _report(lambda: bench_server(server, _asked(options), vocab_size, arrivals, effort, sys.stderr, options["server_pid"]), json_file)
+    if any(attempt["num_failed"] for attempt in result.attempts):
+        raise click.exceptions.Exit(1)
+
+
+@bench.command()
+@_engine_options
+@click.option("--running", type=click.IntRange(1, 65536), default=1000, show_default=True, help="Requests that decode.")
+@click.option("--waiting", type=click.IntRange(0, 10**6), default=10_000, show_default=True, help="Requests that wait for a seat.")
+@click.option("--steps", type=click.IntRange(2, 100_000), default=100, show_default=True, help="Of one repetition.")
+@_effort_options
+def engine(target: str | None, overrides: tuple[str, ...], running: int, waiting: int, steps: int, **options: Any) -> None:
+    """What planning and committing a step cost, without a model."""
+    from corekit.bench.planning import Population
+    from corekit.bench.verbs import bench_engine
+
+    effort, json_file = _effort(options)
+    population = Population(num_running=running, num_waiting=waiting, num_steps=steps)
+    _report(lambda: bench_engine(_setting(target, overrides), population, effort, sys.stderr), json_file)
+
+
+def _setting(target: str | None, overrides: tuple[str, ...]) -> Setting:
+    from corekit.bench.verbs import Setting
+
+    is_file = target is not None and target.endswith(".toml")
+    return Setting(file=Path(target) if target and is_file else None, source=None if is_file else target, overrides=overrides, environ=os.environ)
+
+
+def _asked(options: dict[str, Any]) -> Asked:
+    from corekit.bench.verbs import Asked
+
+    return Asked(file=options["file"], name=options["name"], seed=options["seed"], prompts=options["prompts"])
+
+
+def _effort(options: dict[str, Any]) -> tuple[Effort, Path | None]:
+    from corekit.bench.measure import Effort
+
+    effort = Effort(warmup=options["warmup"], reps=options["reps"], retries=options["retries"], max_foreign=options["max_foreign"])
+    return effort, options["json_file"]
+
+
+def _report(run: Callable[[], Result], json_file: Path | None) -> Result:
+    """Table and JSON; the table leaves stdout to JSON that was sent there."""
+    from corekit.api import CorekitError
+    from corekit.bench.result import to_json, write_json
+    from corekit.bench.table import render
+
+    to_stdout = json_file is not None and str(json_file) == "-"
+    try:
+        result = run()
+        if json_file is not None and not to_stdout:
+            write_json(result, json_file)
+    except CorekitError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(render(result), nl=False, err=to_stdout)
+    if to_stdout:
+        click.echo(to_json(result).decode(), nl=False)
+    return result
