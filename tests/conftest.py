@@ -41,8 +41,9 @@ settings.load_profile("corekit")
 @pytest.fixture(scope="session")
 def demo_cache_dir() -> Path:
     """The user's own cache folder, so that the demo model is downloaded once and not once per run."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "corekit"
+    from corekit.compose.surroundings import cache_dir
+
+    return cache_dir(os.environ)
 
 
 @pytest.fixture(scope="session")

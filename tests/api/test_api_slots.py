@@ -58,9 +58,26 @@ def test_the_slot_has_a_docs_page(slot: Slot) -> None:
     assert page.startswith(f"# {slot.name}\n")
     for word in (slot.hook, slot.protocol.__name__, "stable" if slot.stable else "provisional", f"corekit/api/{slot.name}.py"):
         assert word in page, f"the page does not say {word}"
+    module = inspect.getmodule(slot.protocol)
+    optional = [name for name, thing in vars(module).items() if name.startswith("Supports") and thing.__module__ == module.__name__]
+    assert [name for name in optional if f"`{name}" not in page] == [], "optional Protocols that the page does not mention"
     public = [n for n, member in vars(slot.protocol).items() if not n.startswith("_") and (isinstance(member, property) or inspect.isfunction(member))]
     assert public
     assert [name for name in public if f"`{name}" not in page] == [], "members that the page does not mention"
+
+
+@pytest.mark.parametrize("slot", SLOTS, ids=ids)
+def test_the_smallest_example_has_every_member_of_the_contract(slot: Slot) -> None:
+    """The example runs, and some class in it has what the Protocol asks for, with parameters of the same names."""
+    page = (ROOT / "docs" / "slots" / f"{slot.name}.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example: dict[str, object] = {}
+    exec(compile(block, f"{slot.name}.md", "exec"), example)
+    wanted = {name: member for name, member in vars(slot.protocol).items() if not name.startswith("_") and callable(member)}
+    classes = [thing for thing in example.values() if inspect.isclass(thing) and thing.__module__ == "builtins" and wanted.keys() <= vars(thing).keys()]
+    assert classes, f"no class has {sorted(wanted)}"
+    for name, member in wanted.items():
+        assert list(inspect.signature(vars(classes[-1])[name]).parameters) == list(inspect.signature(member).parameters)
 
 
 def test_every_docs_page_is_a_slot() -> None:
