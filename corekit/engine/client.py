@@ -5,6 +5,7 @@ Knows the tokenizer, event loops and threads; does not know HTTP, blocks or how 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import random
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSED = "the engine was closed"
+FIRST_PAUSE = 0.002
+LONGEST_PAUSE = 0.05
+"""Seconds between two looks of a patient caller at a full queue."""
 
 
 class Client:
@@ -118,13 +122,32 @@ class Client:
             self._collector.close()
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, tenant: str = "", deadline: float | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        deadline: float | None = None,
+        patient: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
+        """See EngineClient. patient: wait for room in the queue instead of raising Overloaded."""
         check_identity(request_id, priority, tenant, deadline)
         self._check_alive()
         encoded = await self._door.encode(prompt)
         max_tokens = self._door.check(params, len(encoded.token_ids), field="prompt" if prompt.messages is None else "messages")
-        stream = self._queue(encoded, params, max_tokens, request_id=request_id or uuid.uuid4().hex, priority=priority, tenant=tenant, deadline=deadline)
+        identity = {"request_id": request_id or uuid.uuid4().hex, "priority": priority, "tenant": tenant, "deadline": deadline}
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                stream = self._queue(encoded, params, max_tokens, **identity)
+                break
+            except Overloaded:
+                if not patient:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
         try:
             while True:
                 output = await stream.next()

@@ -1,0 +1,280 @@
+"""`LLM`: an engine in a line, for Python users who wait for whole answers.
+
+Knows how to assemble and the engine's client; nothing of what happens below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corekit.api import CompletionOutput, CorekitError, EngineDead, InvalidRequest, Prompt, RequestOutput, SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from corekit.compose.assembly import Assembly
+    from corekit.compose.config import Config
+
+T = TypeVar("T")
+Message = Mapping[str, Any]
+AnyPrompt = str | Prompt | Sequence[int]
+
+BACKLOG = 32
+"""Requests kept waiting beyond the seats, so that the engine never waits for the next prompt."""
+LONG = 1.0
+"""Seconds after which a progress bar is worth a line."""
+CLOSED = "this LLM was closed; make a new one"
+
+
+class LLM:
+    """An engine of its own, without frontends, that answers lists of prompts in their order.
+
+        with LLM("path/to/model", max_model_len=2048) as llm:
+            print(llm.generate("The capital of France is")[0].outputs[0].text)
+
+    source: a folder, a .gguf file, a hub id or a package; nothing for the demo model. options: keys of the configuration
+    by their own name (`dtype`, `max_num_seqs`, `block_size` ...) or by table (`scheduler={"watermark": 0}`), and a slot's
+    provider by the slot's name (`executor="delayed"`). config: a TOML file, tables, or a checked `Config` beneath them.
+
+    Any number of threads may use it. Invariant: after a call has returned or raised, none of its requests is alive.
+    """
+
+    def __init__(self, source: str | None = None, *, config: Config | Mapping[str, Any] | str | PathLike[str] | None = None, **options: Any) -> None:
+        from corekit.compose.assemble import assemble
+
+        self._assembly = assemble(_configured(source, config, options), frontends=())
+        self._assembly.start()
+        self._loop = _LoopThread()
+        # Runs once: on close, when nobody holds this any more, or at the exit of the interpreter while threads still work.
+        self._end = weakref.finalize(self, _end, self._assembly, self._loop)
+
+    @property
+    def assembly(self) -> Assembly:
+        """What it consists of: parts, configuration, pool."""
+        return self._assembly
+
+    def generate(
+        self,
+        prompts: AnyPrompt | Sequence[AnyPrompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """The whole answers, in the order of the prompts. Text, a `Prompt`, or a list of either or of lists of ids.
+
+        params: one for all, or one for each. progress: a bar on standard error when it takes longer than a second.
+        Raises the first error of any prompt, naming its index, when the other requests of this call have ended.
+        """
+        several = [prompts] if isinstance(prompts, str | Prompt) else list(prompts)
+        asked = [_prompt(index, prompt) for index, prompt in enumerate(several)]
+        return self._answer(asked, _each(params or SamplingParams(), len(asked)), progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """The same for one conversation or a list of them. Without params an answer may fill the context."""
+        one = not messages or isinstance(messages[0], Mapping)
+        conversations: Any = [messages] if one else messages
+        asked = [Prompt(messages=tuple(conversation)) for conversation in conversations]
+        return self._answer(asked, _each(params or SamplingParams(max_tokens=None), len(asked)), progress)
+
+    def close(self) -> None:
+        """End the engine; calls that still wait end with an error or with what there is. A second call does nothing."""
+        self._end()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _answer(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], progress: bool) -> list[RequestOutput]:
+        from tqdm import tqdm
+
+        if not self._end.alive:
+            raise EngineDead(CLOSED)
+        often = 0.1 if sys.stderr.isatty() else 10.0  # a bar that goes to a file is a line each time
+        bar = tqdm(total=len(prompts), desc="requests", unit="", delay=LONG, mininterval=often, maxinterval=often, disable=not progress, file=sys.stderr)
+        with bar:
+            return self._loop.call(self._answer_all(prompts, params, bar.update))
+
+    async def _answer_all(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], tell: Callable[[], object]) -> list[RequestOutput]:
+        """A fixed number of workers share the prompts, so that memory and queue do not grow with the list."""
+        results: dict[int, RequestOutput] = {}
+        todo = iter(range(len(prompts)))
+
+        async def work() -> None:
+            for index in todo:
+                results[index] = await self._answer_one(index, prompts[index], params[index])
+                tell()
+
+        num_workers = min(self._assembly.config.scheduler.max_num_seqs + BACKLOG, len(prompts))
+        workers = [asyncio.create_task(work()) for _ in range(num_workers)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return [results[index] for index in range(len(prompts))]
+
+    async def _answer_one(self, index: int, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        whole = [_Whole(sample, params) for sample in range(params.n)]
+        try:
+            async with aclosing(self._assembly.client.generate(prompt, params, patient=True)) as news:
+                async for output in news:
+                    for piece in output.outputs:
+                        whole[piece.index].add(piece)
+        except CorekitError as error:
+            raise _at(index, error) from error
+        return RequestOutput(
+            request_id=output.request_id,
+            prompt=output.prompt,
+            num_prompt_tokens=output.num_prompt_tokens,
+            num_cached_tokens=output.num_cached_tokens,
+            outputs=tuple(sample.output() for sample in whole),
+            finished=True,
+        )
+
+
+class _Whole:
+    """One sample, put together from its news."""
+
+    def __init__(self, index: int, params: SamplingParams) -> None:
+        self._index = index
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
+        self._last: CompletionOutput | None = None
+
+    def add(self, piece: CompletionOutput) -> None:
+        self._text.append(piece.text)
+        self._token_ids += piece.token_ids
+        if self._logprobs is not None:
+            self._logprobs += piece.logprobs or ()
+        self._last = piece
+
+    def output(self) -> CompletionOutput:
+        return CompletionOutput(
+            index=self._index,
+            text="".join(self._text),
+            token_ids=tuple(self._token_ids),
+            logprobs=None if self._logprobs is None else tuple(self._logprobs),
+            finish_reason=self._last and self._last.finish_reason,
+            stop_reason=self._last and self._last.stop_reason,
+        )
+
+
+class _LoopThread:
+    """An event loop in a thread of its own. Holds no reference to who uses it."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="corekit-llm", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it there and wait. Interrupted: cancel it and wait until it has cleaned up, so that the next call finds nothing of it."""
+        ended = threading.Event()
+
+        async def watched() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        try:
+            future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise EngineDead(CLOSED) from error
+        try:
+            return future.result()
+        except asyncio.CancelledError:  # only the end of the loop cancels it
+            raise EngineDead(CLOSED) from None
+        except BaseException:
+            if future.cancel():
+                ended.wait()
+            raise
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _end(assembly: Assembly, loop: _LoopThread) -> None:
+    try:
+        assembly.close()
+    finally:
+        loop.end()
+
+
+def _configured(source: str | None, config: Config | Mapping[str, Any] | str | PathLike[str] | None, options: Mapping[str, Any]) -> Config:
+    """Options over config over defaults, as tables. Unknown names are reported by the configuration itself."""
+    from corekit.compose.config import Config, load
+    from corekit.compose.tables import Tables
+
+    file = Path(config) if isinstance(config, str | PathLike) else None
+    given: dict[str, Any] = {}
+    if isinstance(config, Config):
+        given = config.model_dump(exclude_unset=True, by_alias=True)
+    elif isinstance(config, Mapping):
+        given = {name: dict(value) if isinstance(value, Mapping) else value for name, value in config.items()}
+    for name, value in options.items():
+        if isinstance(value, str) and name in Tables.model_fields:
+            value = {"source" if name == "model" else "use": value}
+        _put(given, name.split("."), value)
+    if source is not None:
+        _put(given, ["model", "source"], source)
+    return load(file, given=given)
+
+
+def _put(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Tables are merged key by key, everything else replaces what was there."""
+    at = tables
+    for name in path[:-1]:
+        at = at.setdefault(name, {})
+    old = at.get(path[-1])
+    at[path[-1]] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+
+
+def _prompt(index: int, prompt: object) -> Prompt:
+    if isinstance(prompt, Prompt):
+        return prompt
+    if isinstance(prompt, str):
+        return Prompt(text=prompt)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        return Prompt(token_ids=tuple(prompt))
+    raise InvalidRequest(f"prompts[{index}] must be text, a list of token ids or a Prompt, got {type(prompt).__name__}", field="prompts")
+
+
+def _each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidRequest(f"params must be one for all or one for each of the {count} prompts, got {len(params)}", field="params")
+    return params
+
+
+def _at(index: int, error: CorekitError) -> CorekitError:
+    message = f"prompts[{index}]: {error}"
+    return InvalidRequest(message, field=error.field, code=error.code) if isinstance(error, InvalidRequest) else type(error)(message)
