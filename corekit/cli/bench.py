@@ -122,7 +122,7 @@ def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: i
 @_engine_options
 @click.option("--running", type=click.IntRange(1, 65536), default=1000, show_default=True, help="Requests that decode.")
 @click.option("--waiting", type=click.IntRange(0, 10**6), default=10_000, show_default=True, help="Requests that wait for a seat.")
-@click.option("--steps", type=click.IntRange(2, 100_000), default=100, show_default=True, help="Of one repetition.")
+@click.option("--steps", type=click.IntRange(2, 100_000), default=300, show_default=True, help="Of one repetition.")
 @_effort_options
 def engine(target: str | None, overrides: tuple[str, ...], running: int, waiting: int, steps: int, **options: Any) -> None:
     """What planning and committing a step cost, without a model."""
