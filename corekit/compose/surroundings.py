@@ -12,6 +12,11 @@ from .config import Config
 from .errors import ConfigError
 
 
+def environment() -> Mapping[str, str]:
+    """The variables of this process, for rooms that hand them on."""
+    return os.environ
+
+
 def cache_dir(environ: Mapping[str, str]) -> Path:
     """Where downloaded models stay: COREKIT_CACHE, else corekit below XDG_CACHE_HOME or ~/.cache."""
     if given := environ.get("COREKIT_CACHE"):
