@@ -112,7 +112,7 @@ def _named(message: str, kind: type, at: str) -> ApiError:
     path = ""
     if found := _PATH.search(message):
         message, path = message[: found.start()], found[1]
-    param = ".".join(part for part in (at, path) if part)
+    param = f"{at}.{path}" if at and path and not path.startswith("[") else at + path
     if field := _FIELD.match(message):
         name = f"{param}.{field[2]}" if param else field[2]
         if field[1] == "missing required":

@@ -34,7 +34,6 @@ class OpenAiHttp:
     """Listens on one address. `serve` returns once it is cancelled and nothing is in flight any more."""
 
     def __init__(self, options: HttpOptions) -> None:
-        options.check()
         self._options = options
         self._listener: socket.socket | None = None
 

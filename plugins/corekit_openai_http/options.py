@@ -14,7 +14,7 @@ class OptionsError(CorekitError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Plain values as written in TOML; `problems` says what is out of bounds."""
+    """Plain values as written in TOML, each within its bounds. Raises OptionsError with every problem at once."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Anything but loopback should come with api_keys."""
@@ -37,8 +37,7 @@ class HttpOptions:
     log_requests: bool = False
     """One line per request: route, status, time, id. Never prompts."""
 
-    def problems(self) -> list[str]:
-        """Every value out of bounds, in words; empty is fine."""
+    def __post_init__(self) -> None:
         found = [
             *_bounded("port", self.port, 0, 65535),
             *_bounded("max_body_bytes", self.max_body_bytes, 1024, 2**30),
@@ -54,12 +53,8 @@ class HttpOptions:
             found.append("api_keys must be printable ASCII without spaces around them, and not empty (the value itself is not shown)")
         if any(not name.strip() for name in self.served_model_names):
             found.append("served_model_names must not be empty strings")
-        return found
-
-    def check(self) -> None:
-        """Raises OptionsError with every problem at once."""
-        if found := self.problems():
-            raise OptionsError("options of the openai-http frontend are out of bounds: " + "; ".join(found) + ". Correct them in [frontend.options].")
+        if found:
+            raise OptionsError("out of bounds: " + "; ".join(found) + ". Correct them in [frontend.options]")
 
 
 def _bounded(name: str, value: float, least: float, most: float) -> list[str]:

@@ -113,7 +113,7 @@ def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) ->
     _bounded("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
     _bounded("max_completion_tokens", body.max_completion_tokens, 1, 2**31 - 1)
     prompt = Prompt(messages=read_messages(body.messages), template=_template(body))
-    names = {"logprobs": "top_logprobs" if body.top_logprobs is not None else "logprobs", "prompt": "messages"}
+    names = {"logprobs": "top_logprobs" if body.top_logprobs is not None else "logprobs", "prompt": "messages", "template": "chat_template_kwargs"}
     max_tokens = body.max_tokens
     if body.max_completion_tokens is not None:
         max_tokens = body.max_completion_tokens
@@ -141,7 +141,7 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
         message = f"The model {_short(body.model)} does not exist here. This server has: {', '.join(names)}."
         raise ApiError(404, message, param="model", code="model_not_found")
     _bounded("n", body.n, 1, options.max_n)
-    _bounded("priority", body.priority, -(2**31), 2**31 - 1)
+    _bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
     if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
         raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes.", "request_id")
     if body.stream_options is not None:

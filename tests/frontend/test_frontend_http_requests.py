@@ -1,0 +1,319 @@
+"""What the frontend accepts, refuses and hands to the engine, through real sockets and a plain client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from corekit_openai_http.fields import HARMLESS, MAX_DEPTH, UNSUPPORTED
+from http_live import MODEL, Live, PlainClient, check_error, eventually
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CLIENT = PlainClient()
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Live(CLIENT, max_body_bytes=64 * 1024) as server:
+        yield server
+
+
+def complete(live: Live, **fields: Any) -> Any:
+    return live.http.post("/v1/completions", json={"model": MODEL, "prompt": "hi", **fields})
+
+
+def chat(live: Live, **fields: Any) -> Any:
+    return live.http.post("/v1/chat/completions", json={"model": MODEL, "messages": [{"role": "user", "content": "hi"}], **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "NaN"}, "temperature"),
+        ({"temperature": 1e9}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"n": 10**30}, "n"),
+        ({"n": "2"}, "n"),
+        ({"seed": 2**63}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"min_tokens": 3, "max_tokens": 2}, "min_tokens"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a", 3]}, "stop[1]"),
+        ({"stop": "x" * 257}, "stop"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": "x"}, "stop_token_ids"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"stream": "yes"}, "stream"),
+        ({"priority": 2**31}, "priority"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"stream": True, "stream_options": {"wrong": 1}}, "stream_options.wrong"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"stream": True, "stream_options": []}, "stream_options"),
+        ({"request_id": "white space"}, "request_id"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": ""}}}, "response_format"),
+        ({"response_format": "text"}, "response_format"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"presence_penalty": 0.1}, "presence_penalty"),
+        ({"presence_penalty": False}, "presence_penalty"),
+        ({"frequency_penalty": -2}, "frequency_penalty"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"store": True}, "store"),
+        ({"temprature": 1}, "temprature"),
+        ({"model": 5}, "model"),
+    ],
+)
+@pytest.mark.parametrize("ask", [complete, chat])
+def test_a_wrong_value_is_refused_by_name(live: Live, ask: Any, fields: dict[str, Any], param: str) -> None:
+    response = ask(live, **fields)
+    error = check_error(response)
+    assert response.status_code == 400
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.split("[", maxsplit=1)[0] in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [""]}, "prompt[0]"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["hi", ""]}, "prompt[1]"),
+        ({"prompt": ["hi", 5]}, "prompt[1]"),
+        ({"prompt": [1, "hi"]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": [[1, "x"]]}, "prompt[0][1]"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [256]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": {"text": "hi"}}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_a_wrong_completion_is_refused_by_name(live: Live, fields: dict[str, Any], param: str) -> None:
+    response = complete(live, **fields)
+    assert response.status_code == 400
+    assert check_error(response)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "robot", "content": "a"}]}, "messages[1].role"),
+        ({"messages": [{"role": "tool", "content": "a", "tool_call_id": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "a", "name": "bob"}]}, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": "a", "extra": 1}]}, "messages[0].extra"),
+        ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"top_logprobs": 3, "logprobs": False}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"logprobs": 5}, "logprobs"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"add_generation_prompt": True}}, "chat_template_kwargs.add_generation_prompt"),
+        ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+        ({"prompt": "hi"}, "prompt"),
+    ],
+)
+def test_a_wrong_chat_is_refused_by_name(live: Live, fields: dict[str, Any], param: str) -> None:
+    response = chat(live, **fields)
+    assert response.status_code == 400
+    assert check_error(response)["param"] == param
+
+
+@pytest.mark.parametrize("ask", [complete, chat])
+def test_null_neutral_and_harmless_fields_change_nothing(live: Live, ask: Any) -> None:
+    values: dict[str, Any] = {name: neutral[0] for name, neutral in UNSUPPORTED.items() if neutral}
+    values |= {name: None for name, neutral in UNSUPPORTED.items() if not neutral}
+    values |= {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "service_tier": "auto", "prompt_cache_key": "k", "verbosity": "low"}
+    assert values.keys() >= HARMLESS
+    values |= {"n": None, "temperature": None, "stop": None, "stream": None, "max_tokens": None, "logprobs": None, "unknown": None, "stream_options": None}
+    response = ask(live, **values)
+    assert response.status_code == 200, response.text
+    assert CLIENT.seen[-1][2].temperature == 1.0
+
+
+def test_fields_reach_the_engine(live: Live) -> None:
+    fields = {"temperature": 0, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 0, "min_tokens": 2, "max_tokens": 9, "stop": "x", "stop_token_ids": [7]}
+    flags = {"include_stop_str_in_output": True, "ignore_eos": True, "skip_special_tokens": False, "n": 2, "best_of": 2}
+    assert complete(live, **fields, **flags, priority=-3).status_code == 200
+    _, prompt, params, priority = CLIENT.seen[-1]
+    assert prompt.text == "hi"
+    assert priority == -3
+    assert (params.temperature, params.top_k, params.top_p, params.min_p, params.seed) == (0.0, 5, 0.5, 0.1, 0)
+    assert (params.min_tokens, params.max_tokens, params.stop, params.stop_token_ids) == (2, 9, ("x",), (7,))
+    assert params.include_stop_str_in_output
+    assert params.ignore_eos
+    assert not params.skip_special_tokens
+    assert params.n == 2
+
+
+def test_defaults_of_max_tokens(live: Live) -> None:
+    complete(live)
+    assert CLIENT.seen[-1][2].max_tokens == 16
+    chat(live)
+    assert CLIENT.seen[-1][2].max_tokens is None
+    chat(live, max_tokens=5, max_completion_tokens=7)
+    assert CLIENT.seen[-1][2].max_tokens == 7
+    chat(live, max_tokens=5)
+    assert CLIENT.seen[-1][2].max_tokens == 5
+
+
+def test_messages_reach_the_engine_as_roles_and_text(live: Live) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    previous = {"role": "assistant", "content": "c", "refusal": None, "tool_calls": None, "annotations": [], "audio": None}
+    response = chat(live, messages=[{"role": "developer", "content": "be"}, {"role": "user", "content": parts}, previous], chat_template_kwargs={"x": 1})
+    assert response.status_code == 200, response.text
+    prompt = CLIENT.seen[-1][1]
+    assert prompt.messages == ({"role": "system", "content": "be"}, {"role": "user", "content": "a\nb"}, {"role": "assistant", "content": "c"})
+    assert prompt.template == {"add_generation_prompt": True, "x": 1}
+    chat(live, continue_final_message=True)
+    assert CLIENT.seen[-1][1].template == {"add_generation_prompt": False, "continue_final_message": True}
+
+
+def test_prompts_as_text_ids_and_lists(live: Live) -> None:
+    for prompt, count in (("hi", 1), ([104, 105], 1), (["hi", "ho"], 2), ([[1], [2, 3], "x"], 3)):
+        response = complete(live, prompt=prompt, n=2)
+        assert response.status_code == 200, response.text
+        choices = response.json()["choices"]
+        assert [choice["index"] for choice in choices] == list(range(2 * count))
+        assert [choice["text"] for choice in choices] == ["hello0", "hello1"] * count
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b"{", 400, "invalid_json"),
+        (b"[]", 400, "invalid_json"),
+        (b"null", 400, "invalid_json"),
+        (b'{"model": NaN}', 400, "invalid_json"),
+        (b'{"model": "\xff"}', 400, "invalid_json"),
+        (b'{"model": "\\ud800"}', 400, "invalid_json"),
+        (b'\xef\xbb\xbf{"model": "tiny"}', 400, "invalid_json"),
+        (b'{"n": ' + b"9" * 5000 + b"}", 400, "invalid_json"),
+        (b'{"temperature": 1e999}', 400, "invalid_json"),
+        (b"[" * 60000, 400, "json_too_deep"),
+        (b'{"metadata": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", 400, "json_too_deep"),
+        (b"{}", 400, "missing_required_parameter"),
+        (b'{"model": "nope", "prompt": "x"}', 404, "model_not_found"),
+        (b'{"model": "tiny", "prompt": "' + b"x" * 70000 + b'"}', 413, "request_too_large"),
+    ],
+)
+def test_malformed_bodies(live: Live, content: bytes, status: int, code: str) -> None:
+    response = live.http.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == status
+    assert check_error(response)["code"] == code
+
+
+def test_a_body_without_length_is_limited_while_it_is_read(live: Live) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b'{"model": "tiny", "prompt": "'
+        for _ in range(100):
+            yield b"x" * 4096
+
+    response = live.http.post("/v1/completions", content=pieces(), headers={"content-type": "application/json"})
+    assert response.status_code == 413
+    check_error(response)
+
+
+def test_paths_methods_and_types_that_do_not_exist(live: Live) -> None:
+    for method, path, status in [
+        ("GET", "/", 404),
+        ("GET", "/v1/embeddings", 404),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/health/", 404),
+        ("OPTIONS", "/v1/chat/completions", 405),
+        ("GET", "/v1/models/none", 404),
+    ]:
+        response = live.http.request(method, path)
+        assert response.status_code == status, (method, path)
+        check_error(response)
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = live.http.post("/v1/completions", content=b"{}", headers={"content-type": kind})
+        assert response.status_code == 415
+        check_error(response)
+    assert live.http.post("/v1/completions", content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"}).status_code == 400
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6)
+KNOWN = ("model", "prompt", "messages", "n", "temperature", "top_p", "top_k", "stop", "stream", "stream_options", "seed", "logprobs")
+NAMES = st.sampled_from(sorted({*UNSUPPORTED, *HARMLESS, *KNOWN})) | st.text(max_size=5)
+
+
+@settings(max_examples=150)
+@given(path=st.sampled_from(["/v1/completions", "/v1/chat/completions"]), start=st.booleans(), fields=st.dictionaries(NAMES, VALUES, max_size=5))
+def test_generated_bodies_get_an_answer_or_an_error_in_form(live: Live, path: str, start: bool, fields: dict[str, Any]) -> None:
+    body = {"model": MODEL, "prompt": "x"} if path == "/v1/completions" else {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+    response = live.http.post(path, json={**(body if start else {}), **fields})
+    assert response.status_code < 500, response.text
+    if response.status_code != 200:
+        assert response.status_code in (400, 404)
+        check_error(response)
+    assert eventually(lambda: not CLIENT.alive)
+
+
+@settings(max_examples=100)
+@given(content=st.binary(max_size=60) | st.text('{}[]":,0.e-tnl', max_size=40).map(str.encode))
+def test_generated_bytes_get_an_error_in_form(live: Live, content: bytes) -> None:
+    response = live.http.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    check_error(response)
+
+
+def test_models(live: Live) -> None:
+    listed = live.http.get("/v1/models").json()
+    assert listed["object"] == "list"
+    assert [card["id"] for card in listed["data"]] == [MODEL, "other/alias"]
+    assert live.http.get("/v1/models/other/alias").json() == {
+        "id": "other/alias",
+        "object": "model",
+        "created": 1,
+        "owned_by": "corekit",
+        "max_model_len": 512,
+    }
+    assert complete(live, model="other/alias").json()["model"] == "other/alias"
+    assert json.loads(live.http.get("/version").text)["version"]
