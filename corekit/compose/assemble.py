@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from corekit.api import BlockAllocator, Executor, KvPlan, ModelFacts, SchedulerPolicy, SupportsBind, SupportsLogprobs, SupportsSwap
+from corekit.api import BlockAllocator, Executor, Frontend, KvPlan, ModelFacts, SchedulerPolicy, SupportsBind, SupportsLogprobs, SupportsSwap
 from corekit.engine.blocks import CopyJournal
 from corekit.engine.client import Client
 from corekit.engine.collector import Collector
@@ -26,7 +26,7 @@ from .assembly import Assembly
 from .catalog import Catalog
 from .composition import Composition, compose
 from .config import Config
-from .errors import ConfigError
+from .errors import BindError, ConfigError
 from .memory import Pool, size_pool
 from .ranks import RankFactory
 from .stack import build_stack
@@ -71,11 +71,10 @@ def assemble(
 def finish(composition: Composition, *, bind: bool = False) -> Assembly:
     """Load weights and build what needs them. bind: take the frontends' addresses first, so that a busy port costs no loading."""
     context, config = composition.context, composition.config
-    frontends = tuple(part.build(context) for part in composition.chosen["frontend"])
+    frontends: tuple[Frontend, ...] = tuple(part.build(context) for part in composition.chosen["frontend"])
     observers = tuple(part.build(context) for part in composition.chosen["observer"])
-    for frontend in frontends:
-        if bind and isinstance(frontend, SupportsBind):
-            frontend.bind()
+    if bind:
+        _bind(frontends)
     factory = RankFactory(
         context=context,
         model=composition.one("model"),
@@ -93,6 +92,15 @@ def finish(composition: Composition, *, bind: bool = False) -> Assembly:
         client = _client(composition, engine, pool)
         undo.pop_all()
     return Assembly(composition=composition, engine=engine, executor=executor, client=client, frontends=frontends, pool=pool)
+
+
+def _bind(frontends: Sequence[Frontend]) -> None:
+    for frontend in frontends:
+        if isinstance(frontend, SupportsBind):
+            try:
+                frontend.bind()
+            except OSError as error:
+                raise BindError(error.strerror or str(error)) from error
 
 
 def _check_in_flight(config: Config, executor: Executor) -> None:

@@ -16,6 +16,10 @@ class ConfigError(CorekitError):
         super().__init__("\n".join(self.problems))
 
 
+class BindError(CorekitError):
+    """A frontend cannot have its address."""
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """ " Did you mean x?" for a misspelt name, or nothing."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

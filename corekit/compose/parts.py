@@ -118,7 +118,8 @@ def settle(wish: Wish, catalog: Catalog, config: Config, environ: Mapping[str, s
 
 def settle_all(wanted: Iterable[Wish], catalog: Catalog, config: Config, environ: Mapping[str, str], context: BuildContext | None = None) -> list[Part]:
     """Every part that can be told, or a ConfigError with the faults of all of them."""
-    parts, problems: list[str] = [], []
+    parts: list[Part] = []
+    problems: list[str] = []
     for wish in wanted:
         try:
             if (part := settle(wish, catalog, config, environ, context)) is not None:

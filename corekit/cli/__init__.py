@@ -1,0 +1,50 @@
+"""The command line: `corekit`. One file per verb, imported when the verb is called, so that help is there at once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from corekit import __version__
+
+_VERBS = {
+    "serve": ("corekit.cli.serve:serve", "Serve a model over HTTP."),
+    "run": ("corekit.cli.run:run", "Answer one prompt and end."),
+    "check": ("corekit.cli.check:check", "Compose everything except weights; say what fills each slot."),
+    "config": ("corekit.cli.config:config", "Show the configuration and where each value comes from."),
+    "plugins": ("corekit.cli.plugins:plugins", "List every provider that is installed."),
+    "bench": ("corekit.cli.bench:bench", "Measure latency, throughput, a server or the engine."),
+}
+
+
+class Verbs(click.Group):
+    """Verbs are known by name and summary; their modules load when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module, _, name = _VERBS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _VERBS.items()])
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 a request failed, 2 usage, 3 configuration, 4 model, 5 address; 130 and 143 after signals.",
+)
+@click.version_option(__version__, prog_name="corekit", message="%(prog)s %(version)s")
+def main() -> None:
+    """corekit: an LLM serving engine that you assemble.
+
+    `corekit serve` with no argument serves a small demo model with an OpenAI-compatible API on 127.0.0.1:8000.
+    """

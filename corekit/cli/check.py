@@ -1,0 +1,33 @@
+"""`corekit check`: everything up to the weights, and which part fills each slot."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from .common import overrides, read, talk, target
+from .failing import CONFIG, failing
+from .log import set_up
+
+
+@click.command()
+@target
+@overrides
+@talk
+def check(target: str | None, overrides: tuple[str, ...], log_level: str, debug: bool) -> None:
+    """Compose everything except weights and print what fills each slot, and why.
+
+    A source that is not on this machine yet is downloaded.
+    """
+    set_up(log_level)
+    from corekit.compose.composition import compose
+
+    with failing(CONFIG, debug=debug):
+        composition = compose(read(target, overrides), clock=time.monotonic)
+    context, spec = composition.context, composition.spec
+    click.echo(f"{'SLOT':<18} {'PROVIDER':<16} {'DISTRIBUTION':<24} WHY")
+    for line in composition.summary():
+        click.echo(line)
+    click.echo(f"\nsource {composition.source.name}: {spec.architecture}, {len(spec.layers)} attention layers, context {spec.context_length:,} tokens")
+    click.echo(f"device {context.device}, {context.threads} threads, dtype {context.dtype}, KV {context.kv_dtype}, max_model_len {context.max_model_len:,}")

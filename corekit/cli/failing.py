@@ -1,0 +1,61 @@
+"""From errors to one message on stderr and an exit code. Knows what a user needs to see; tracebacks only when asked for."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+from corekit.api import CorekitError, InvalidRequest
+from corekit.compose.errors import BindError, ConfigError
+from corekit.weights.errors import SourceError
+
+FAILED, USAGE, CONFIG, LOAD, ADDRESS = 1, 2, 3, 4, 5
+
+
+class Failed(click.ClickException):
+    """Ends the command with a message and a code of its own."""
+
+    exit_code: int = FAILED
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"corekit: {self.message}", file=file or sys.stderr)
+
+
+@contextmanager
+def failing(code: int, *, debug: bool) -> Iterator[None]:
+    """Whatever is raised inside ends the command: by its own code if it has one, else by `code`."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.ClickException, BrokenPipeError):
+        raise
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        raise Failed(_message(error), _code(error, code)) from None
+
+
+def _code(error: Exception, code: int) -> int:
+    for kind, own in ((ConfigError, CONFIG), (SourceError, LOAD), (BindError, ADDRESS), (InvalidRequest, USAGE)):
+        if isinstance(error, kind):
+            return own
+    return code
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        if len(error.problems) == 1:
+            return error.problems[0]
+        return f"{len(error.problems)} problems in the configuration:\n" + "\n".join(f"  {problem}" for problem in error.problems)
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, CorekitError | OSError):
+        return f"{error}{notes}"
+    return f"{type(error).__name__}: {error}{notes}\n  --debug shows where."

