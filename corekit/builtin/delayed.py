@@ -13,17 +13,7 @@ import msgspec
 
 from corekit.api import KvPlan, RowMasks, StepInput, StepResult, Worker
 
-MAX_DEPTH = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayedOptions:
-    depth: int = 2
-    """Steps in flight, 1..16."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.depth, int) or isinstance(self.depth, bool) or not 1 <= self.depth <= MAX_DEPTH:
-            raise ValueError(f"delayed: depth must be an integer from 1 to {MAX_DEPTH}, got {self.depth!r}")
+from .options import DelayedOptions
 
 
 @dataclass(slots=True)

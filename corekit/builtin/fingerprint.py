@@ -10,12 +10,14 @@ It knows nothing of blocks, rows or steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from corekit.api import Attend, LayerSpec, ModelInputs, ModelSpec, Sampler, SamplingBatch, SamplingParams, Shard, WeightSource
+
+from .options import FingerprintOptions
 
 NUM_HEADS = 2
 HEAD_DIM = 3
@@ -29,46 +31,31 @@ FLOOR = -20.0
 CODE_RANGE = 1_000_003
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FingerprintOptions:
-    """Bounds: vocab_size 8..1048576, context_length 1..65536, max_draft_tokens 0..16, seed 0..65535."""
-
-    vocab_size: int = 320
-    context_length: int = 4096
-    max_draft_tokens: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least, most in (("vocab_size", NUM_PEAKS, 1 << 20), ("context_length", 1, 1 << 16), ("max_draft_tokens", 0, 16), ("seed", 0, (1 << 16) - 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise ValueError(f"fingerprint: {name} must be an integer from {least} to {most}, got {value!r}")
+Number = TypeVar("Number", int, Tensor)
+# The next six functions take integers or int64 tensors alike: one definition for the model and for `solo`.
 
 
-# The next five functions take integers or int64 tensors alike: one definition for the model and for `solo`.
-
-
-def _code0(t, p):  # type: ignore[no-untyped-def]
+def _code0(t: Number, p: Number) -> Number:
     return (t * 131 + p * 37 + t * p * 7 + 17) % 1009
 
 
-def _code1(a, s, t, p):  # type: ignore[no-untyped-def]
+def _code1(a: Number, s: Number, t: Number, p: Number) -> Number:
     return (a * 13 + s * 101 + t * 29 + p * 3 + 5) % 1013
 
 
-def _look0(t, p):  # type: ignore[no-untyped-def]
+def _look0(t: Number, p: Number) -> Number:
     return (t * 7 + p * 3) % (p + 1)
 
 
-def _look1(a, s, p):  # type: ignore[no-untyped-def]
+def _look1(a: Number, s: Number, p: Number) -> Number:
     return (a + s) % (p + 1)
 
 
-def _mix(a, s, b, u, seed):  # type: ignore[no-untyped-def]
+def _mix(a: Number, s: Number, b: Number, u: Number, seed: int) -> Number:
     return (b * 17 + u * 257 + a * 3 + s * 5 + seed * 7919) % CODE_RANGE
 
 
-def _peak(code, rank, vocab_size):  # type: ignore[no-untyped-def]
+def _peak(code: Number, rank: Number, vocab_size: int) -> Number:
     """The id with the rank-th highest logit, unless a better rank has it already."""
     return ((code + 1) * (2 * rank + 1) * 2654435761 + rank * 40503 >> 5) % vocab_size
 
@@ -156,7 +143,9 @@ def solo(
     """
     options, params = options or FingerprintOptions(), params or SamplingParams(temperature=0)
     model = Fingerprint(options) if params.temperature else None
-    known, codes0, codes1, sum0, sum1, last = list(prompt_ids), [], [], 0, 0, 0  # type: ignore[var-annotated]
+    known, sum0, sum1, last = list(prompt_ids), 0, 0, 0
+    codes0: list[int] = []
+    codes1: list[int] = []
     ends, num_prompt = frozenset(end_ids), len(prompt_ids)
     while True:
         for p in range(len(codes0), len(known)):

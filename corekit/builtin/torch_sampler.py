@@ -18,9 +18,10 @@ WEIGHT_BITS = 40
 LEAST_TEMPERATURE = 1e-45
 NUM_SORTED = 256
 """Filters usually end within so many ids; rows for which they do not are sorted whole."""
-CHUNK_ELEMENTS = {"cpu": 1 << 18}
-"""Elements worked on at once: what a CPU's cache holds; elsewhere the bound is for memory."""
-MAX_CHUNK_ELEMENTS = 1 << 25
+CPU_CHUNK = 1 << 18
+"""Elements worked on at once: what a CPU's cache holds."""
+DEVICE_CHUNK = 1 << 25
+"""The same elsewhere, where the bound is for memory."""
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
@@ -33,7 +34,7 @@ class TorchSampler:
         if batch.all_greedy and not batch.banned:
             return Sampled(token_ids=logits.argmax(-1)[batch.logits_row])
         token_ids = torch.empty_like(batch.logits_row)
-        limit = CHUNK_ELEMENTS.get(logits.device.type, MAX_CHUNK_ELEMENTS)
+        limit = CPU_CHUNK if logits.device.type == "cpu" else DEVICE_CHUNK
         size = max(1, limit // logits.shape[1])
         banned = dict(batch.banned)
         for first in range(0, len(token_ids), size):
