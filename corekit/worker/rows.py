@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +13,33 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
+def _no_ints() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+def _no_floats() -> Floats:
+    return np.zeros(0, np.float32)
+
+
 @dataclass(slots=True)
 class Columns:
     """One entry per place; a place belongs to one sample from its admission until it is gone."""
 
-    computed: Ints
+    computed: Ints = field(default_factory=_no_ints)
     """Positions whose KV is right or will be when the submitted steps have run, without guesses that nobody confirmed."""
-    num_tokens: Ints
-    num_prompt: Ints
-    last_token: Ints
-    num_blocks: Ints
-    seed: Ints
-    sample: Ints
-    top_k: Ints
-    min_tokens: Ints
-    num_logprobs: Ints
+    num_tokens: Ints = field(default_factory=_no_ints)
+    num_prompt: Ints = field(default_factory=_no_ints)
+    last_token: Ints = field(default_factory=_no_ints)
+    num_blocks: Ints = field(default_factory=_no_ints)
+    seed: Ints = field(default_factory=_no_ints)
+    sample: Ints = field(default_factory=_no_ints)
+    top_k: Ints = field(default_factory=_no_ints)
+    min_tokens: Ints = field(default_factory=_no_ints)
+    num_logprobs: Ints = field(default_factory=_no_ints)
     """-1: none were asked for."""
-    temperature: Floats
-    top_p: Floats
-    min_p: Floats
+    temperature: Floats = field(default_factory=_no_floats)
+    top_p: Floats = field(default_factory=_no_floats)
+    min_p: Floats = field(default_factory=_no_floats)
 
 
 class Rows:
@@ -44,8 +52,7 @@ class Rows:
         self.end_ids: list[tuple[int, ...]] = []
         self.faults: dict[int, str] = {}
         """place -> why its sample can draw nothing any more; it stays until the sample is gone or admitted again."""
-        ints, floats = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        self.columns = Columns(*[ints] * 10, temperature=floats, top_p=floats, min_p=floats)
+        self.columns = Columns()
         self.tables: Ints = np.zeros((0, 4), np.int64)
 
     def __len__(self) -> int:

@@ -138,5 +138,6 @@ class _Attention:
 def _ranges(start: Ints, count: Ints) -> Ints:
     """start[0] .. start[0] + count[0] - 1, then start[1] .. and so on."""
     ends = count.cumsum()
-    values: Ints = np.repeat(start - (ends - count), count) + np.arange(int(ends[-1]))
-    return values
+    offsets: Ints = np.repeat(start - (ends - count), count)
+    offsets += np.arange(int(ends[-1]))
+    return offsets
