@@ -6,7 +6,7 @@ from time import perf_counter
 
 from corekit.api import CorekitError, EngineClient, Prompt, SamplingParams
 
-from .errors import BenchError
+from .errors import BenchError, BenchUsage
 from .load import Ask
 from .trace import Trace
 from .workload import Request, Workload
@@ -45,19 +45,19 @@ def ask_engine(client: EngineClient) -> Ask:
 
 
 def check_fits(client: EngineClient, workload: Workload) -> None:
-    """Raises BenchError before anything runs when a request of the workload cannot fit the model."""
+    """Raises BenchUsage before anything runs when a request of the workload cannot fit the model."""
     vocab_size, max_model_len = client.model.vocab_size, client.model.max_model_len
     for r, repetition in enumerate(workload.repetitions):
         for i, request in enumerate(repetition):
             ids = request.token_ids or ()
             place = f"workload {workload.origin}: {workload.name}.reps[{r}][{i}]"
             if ids and max(ids) >= vocab_size:
-                raise BenchError(
+                raise BenchUsage(
                     f"{place}.ids: has id {max(ids)}, but {client.model.name} knows ids below {vocab_size}. "
                     "Was it made with another tokenizer? --prompts text sends its text."
                 )
             if len(ids) + request.num_output_tokens > max_model_len:
-                raise BenchError(
+                raise BenchUsage(
                     f"{place}: needs {len(ids)} + {request.num_output_tokens} positions, the context has {max_model_len}. "
                     "Raise model.max_model_len, or take a smaller workload."
                 )

@@ -1,4 +1,4 @@
-"""What a benchmark refuses or cannot trust: one error, told to a person."""
+"""What a benchmark refuses or cannot trust: errors that are told to a person."""
 
 from __future__ import annotations
 
@@ -7,3 +7,7 @@ from corekit.api import CorekitError
 
 class BenchError(CorekitError):
     """A benchmark cannot start, or its result would not be what it claims to be."""
+
+
+class BenchUsage(BenchError):
+    """What was asked for cannot be measured: a wrong workload, address or combination of options. Nothing has run."""

@@ -19,7 +19,7 @@ import msgspec
 
 from corekit import __version__
 
-from .errors import BenchError
+from .errors import BenchError, BenchUsage
 from .trace import Trace
 from .workload import Request
 
@@ -69,7 +69,7 @@ class Server:
         except ValueError:
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in ("http", "https") or not host:
-            raise BenchError(f"--url {self.url}: is no address of a server. Expected http://HOST:PORT or https://HOST:PORT, with or without /v1.")
+            raise BenchUsage(f"--url {self.url}: is no address of a server. Expected http://HOST:PORT or https://HOST:PORT, with or without /v1.")
         return host, port or (443 if parts.scheme == "https" else 80), parts.scheme == "https"
 
     async def first_model(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from .errors import BenchError
+from .errors import BenchUsage
 from .workload import Request, Workload
 
 NUM_REPETITIONS = 5
@@ -30,7 +30,7 @@ Piece = Callable[[int], tuple[int, ...]]
 def synthetic(name: str, *, seed: int, vocab_size: int | None) -> Workload:
     """With a vocabulary prompts are ids of it, without one they are text, one word per token of the shape."""
     if name not in NAMES:
-        raise BenchError(f"--name {name}: no such built-in workload. Built in are {', '.join(NAMES)}; others come from a file given with --workload.")
+        raise BenchUsage(f"--name {name}: no such built-in workload. Built in are {', '.join(NAMES)}; others come from a file given with --workload.")
     random, words = Random(f"{name} {seed}"), _TEXT.split()
     top = len(words) if vocab_size is None else vocab_size
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from .ask import ask_engine, check_fits
-from .errors import BenchError
+from .errors import BenchUsage
 from .http_client import Server
 from .machine import CpuMeter, is_local, listening_process
 from .measure import Effort
@@ -42,38 +42,25 @@ class Asked:
         if self.file is not None:
             return prompts_as(load(self.file, self.name), self.prompts)
         if self.prompts == "ids" and vocab_size is None:
-            raise BenchError(
+            raise BenchUsage(
                 "--prompts ids: the built-in workloads draw ids from a vocabulary, and this server's is not known. Add --vocab-size, or send text."
             )
         return synthetic(self.name, seed=self.seed, vocab_size=None if self.prompts == "text" else vocab_size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Where the engine's configuration comes from, as for `corekit serve`."""
-
-    file: Path | None
-    source: str | None
-    overrides: Sequence[str]
-    environ: Mapping[str, str]
-
-    def config(self, given: Mapping[str, Any]) -> Config:
-        """`given` (dotted) is what the benchmark insists on."""
-        from corekit.compose.config import load as load_config
-
-        return load_config(self.file, overrides=self.overrides, environ=self.environ, source=self.source, options=given)
-
+Configure = Callable[[Mapping[str, Any]], "Config"]
+"""The configuration that the user asked for, with values (dotted keys) that the benchmark insists on."""
 
 UNLIMITED_QUEUE: Mapping[str, int] = {"scheduler.max_queued_requests": 10**6, "scheduler.max_queued_tokens": 2**40}
 """A workload is sent whole; how much a server would queue is not what is measured."""
 
 
-def bench_client(bench: Literal["latency", "throughput"], setting: Setting, asked: Asked, concurrency: int | None, effort: Effort, err: TextIO) -> Result:
+def bench_client(bench: Literal["latency", "throughput"], configure: Configure, asked: Asked, concurrency: int | None, effort: Effort, err: TextIO) -> Result:
     """An engine in this process, through its client. latency: one request at a time."""
     from corekit.compose.assemble import assemble
 
     steps = StepLog()
-    with assemble(setting.config(UNLIMITED_QUEUE), frontends=(), observers=(steps,)) as assembly:
+    with assemble(configure(UNLIMITED_QUEUE), frontends=(), observers=(steps,)) as assembly:
         client = assembly.client
         workload = asked.workload(client.model.vocab_size)
         check_fits(client, workload)
@@ -115,13 +102,13 @@ def bench_server(server: Server, asked: Asked, vocab_size: int | None, arrivals:
     return asyncio.run(run())
 
 
-def bench_engine(setting: Setting, population: Population, effort: Effort, err: TextIO) -> Result:
+def bench_engine(configure: Configure, population: Population, effort: Effort, err: TextIO) -> Result:
     """The cost of planning and committing, with an executor that costs nothing."""
     from corekit.compose.assemble import assemble
 
     window = StepWindow()
-    block_size = setting.config({}).block_allocator.block_size
-    assembly = assemble(setting.config(population.settings(effort, block_size)), executor=InstantExecutor(), frontends=(), observers=(window,))
+    block_size = configure({}).block_allocator.block_size
+    assembly = assemble(configure(population.settings(effort, block_size)), executor=InstantExecutor(), frontends=(), observers=(window,))
     try:  # not `with`: the population must be there before the engine's thread starts
         return asyncio.run(Planning(assembly, window, population, effort, Progress(err)).run())
     finally:

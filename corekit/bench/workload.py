@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .errors import BenchError
+from .errors import BenchUsage
 
 MAX_OUT = 1_000_000
 MAX_IDS = 10_000_000
@@ -69,32 +69,32 @@ def _freshened(request: Request, number: int, ids: list[int]) -> Request:
 
 
 def load(path: Path, name: str) -> Workload:
-    """Raises BenchError with the place in the file, the fault and the limit."""
+    """Raises BenchUsage with the place in the file, the fault and the limit."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BenchError(f"workload {path}: has {path.stat().st_size} bytes; at most {MAX_BYTES} are read. Is it a workload file?")
+            raise BenchUsage(f"workload {path}: has {path.stat().st_size} bytes; at most {MAX_BYTES} are read. Is it a workload file?")
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise BenchError(f"workload {path}: cannot be read ({error.strerror}). Check the path given with --workload.") from None
+        raise BenchUsage(f"workload {path}: cannot be read ({error.strerror}). Check the path given with --workload.") from None
     except ValueError as error:
-        raise BenchError(f"workload {path}: is not JSON ({error}). {_EXPECTED}") from None
+        raise BenchUsage(f"workload {path}: is not JSON ({error}). {_EXPECTED}") from None
     if not isinstance(content, dict):
         raise _fault(path, "the file", "an object of workloads", content)
     if name not in content:
         names = ", ".join(key for key, value in content.items() if isinstance(value, dict) and "reps" in value)
-        raise BenchError(f"workload {path}: has no workload {name!r}. It has: {names or 'none'}. Choose one with --name.")
+        raise BenchUsage(f"workload {path}: has no workload {name!r}. It has: {names or 'none'}. Choose one with --name.")
     return Workload(name=name, origin=str(path), repetitions=tuple(_repetitions(path, name, content[name])))
 
 
 def prompts_as(workload: Workload, kind: str | None) -> Workload:
-    """Only ids, or only text; None: as they are (ids where a request has both). Raises BenchError where there is none of that kind."""
+    """Only ids, or only text; None: as they are (ids where a request has both). Raises BenchUsage where there is none of that kind."""
     if kind is None:
         return workload
     repetitions = []
     for r, repetition in enumerate(workload.repetitions):
         for i, request in enumerate(repetition):
             if (request.token_ids if kind == "ids" else request.text) is None:
-                raise BenchError(f"workload {workload.origin}: {workload.name}.reps[{r}][{i}]: has no '{kind}', which --prompts {kind} asks for.")
+                raise BenchUsage(f"workload {workload.origin}: {workload.name}.reps[{r}][{i}]: has no '{kind}', which --prompts {kind} asks for.")
         repetitions.append(tuple(replace(request, text=None) if kind == "ids" else replace(request, token_ids=None) for request in repetition))
     return replace(workload, repetitions=tuple(repetitions))
 
@@ -119,7 +119,7 @@ def _request(path: Path, place: str, entry: object) -> Request:
         raise _fault(path, place, "an object with 'out' and 'ids' or 'text'", entry)
     ids, text, out = entry.get("ids"), entry.get("text"), entry.get("out")
     if ids is None and text is None:
-        raise BenchError(f"workload {path}: {place}: has neither 'ids' nor 'text', so there is no prompt. {_EXPECTED}")
+        raise BenchUsage(f"workload {path}: {place}: has neither 'ids' nor 'text', so there is no prompt. {_EXPECTED}")
     if type(out) is not int or not 1 <= out <= MAX_OUT:
         raise _fault(path, f"{place}.out", f"an integer from 1 to {MAX_OUT}", out)
     if text is not None and (not isinstance(text, str) or not text):
@@ -133,6 +133,6 @@ def _request(path: Path, place: str, entry: object) -> Request:
     return Request(token_ids=None if ids is None else tuple(ids), text=text, num_output_tokens=out)
 
 
-def _fault(path: Path, place: str, limit: str, value: object) -> BenchError:
+def _fault(path: Path, place: str, limit: str, value: object) -> BenchUsage:
     shown = "nothing" if value is None else repr(value)
-    return BenchError(f"workload {path}: {place}: must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}. {_EXPECTED}")
+    return BenchUsage(f"workload {path}: {place}: must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}. {_EXPECTED}")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .common import overrides, read, talk, target
+from .failing import FAILED, USAGE, Failed, failing
+from .log import set_up
+
 if TYPE_CHECKING:
     from corekit.bench.measure import Effort
     from corekit.bench.result import Result
-    from corekit.bench.verbs import Asked, Setting
+    from corekit.bench.verbs import Asked, Configure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,11 +40,8 @@ _effort_options = _options(
         "--max-foreign", type=click.FloatRange(0, 4096), default=0.3, show_default=True, help="Cores that other processes may use during a repetition."
     ),
     click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Measure a disturbed repetition again, at most so often."),
+    talk,
     click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), help="Write the result here; - is stdout."),
-)
-_engine_options = _options(
-    click.argument("target", required=False, metavar="[FILE or SOURCE]"),
-    click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override one value of the configuration; repeatable."),
 )
 
 
@@ -63,19 +66,20 @@ def bench() -> None:
 
 
 @bench.command()
-@_engine_options
+@target
+@overrides
 @_workload_options("W1")
 @_effort_options
 def latency(target: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """One request at a time, in this process."""
     from corekit.bench.verbs import bench_client
 
-    effort, json_file = _effort(options)
-    _report(lambda: bench_client("latency", _setting(target, overrides), _asked(options), None, effort, sys.stderr), json_file)
+    _report(lambda: bench_client("latency", _configure(target, overrides), _asked(options), None, _effort(options), sys.stderr), options)
 
 
 @bench.command()
-@_engine_options
+@target
+@overrides
 @_workload_options("W2")
 @_concurrency_option
 @_effort_options
@@ -83,8 +87,7 @@ def throughput(target: str | None, overrides: tuple[str, ...], concurrency: int 
     """Many requests at once, in this process."""
     from corekit.bench.verbs import bench_client
 
-    effort, json_file = _effort(options)
-    _report(lambda: bench_client("throughput", _setting(target, overrides), _asked(options), concurrency, effort, sys.stderr), json_file)
+    _report(lambda: bench_client("throughput", _configure(target, overrides), _asked(options), concurrency, _effort(options), sys.stderr), options)
 
 
 @bench.command()
@@ -110,16 +113,16 @@ def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: i
     from corekit.bench.serving import Arrivals
     from corekit.bench.verbs import bench_server
 
-    effort, json_file = _effort(options)
     server = Server(url=url, model=model, api_key=api_key, timeout=options["timeout"], ignore_eos=options["ignore_eos"])
     arrivals = Arrivals(concurrency=concurrency, rate=rate, seed=options["seed"])
-    result = _report(lambda: bench_server(server, _asked(options), vocab_size, arrivals, effort, sys.stderr, options["server_pid"]), json_file)
+    result = _report(lambda: bench_server(server, _asked(options), vocab_size, arrivals, _effort(options), sys.stderr, options["server_pid"]), options)
     if any(attempt["num_failed"] for attempt in result.attempts):
         raise click.exceptions.Exit(1)
 
 
 @bench.command()
-@_engine_options
+@target
+@overrides
 @click.option("--running", type=click.IntRange(1, 65536), default=1000, show_default=True, help="Requests that decode.")
 @click.option("--waiting", type=click.IntRange(0, 10**6), default=10_000, show_default=True, help="Requests that wait for a seat.")
 @click.option("--steps", type=click.IntRange(2, 100_000), default=300, show_default=True, help="Of one repetition.")
@@ -129,16 +132,12 @@ def engine(target: str | None, overrides: tuple[str, ...], running: int, waiting
     from corekit.bench.planning import Population
     from corekit.bench.verbs import bench_engine
 
-    effort, json_file = _effort(options)
     population = Population(num_running=running, num_waiting=waiting, num_steps=steps)
-    _report(lambda: bench_engine(_setting(target, overrides), population, effort, sys.stderr), json_file)
+    _report(lambda: bench_engine(_configure(target, overrides), population, _effort(options), sys.stderr), options)
 
 
-def _setting(target: str | None, overrides: tuple[str, ...]) -> Setting:
-    from corekit.bench.verbs import Setting
-
-    is_file = target is not None and target.endswith(".toml")
-    return Setting(file=Path(target) if target and is_file else None, source=None if is_file else target, overrides=overrides, environ=os.environ)
+def _configure(target: str | None, overrides: tuple[str, ...]) -> Configure:
+    return lambda given: read(target, overrides, given)
 
 
 def _asked(options: dict[str, Any]) -> Asked:
@@ -147,27 +146,44 @@ def _asked(options: dict[str, Any]) -> Asked:
     return Asked(file=options["file"], name=options["name"], seed=options["seed"], prompts=options["prompts"])
 
 
-def _effort(options: dict[str, Any]) -> tuple[Effort, Path | None]:
+def _effort(options: dict[str, Any]) -> Effort:
     from corekit.bench.measure import Effort
 
-    effort = Effort(warmup=options["warmup"], reps=options["reps"], retries=options["retries"], max_foreign=options["max_foreign"])
-    return effort, options["json_file"]
+    return Effort(warmup=options["warmup"], reps=options["reps"], retries=options["retries"], max_foreign=options["max_foreign"])
 
 
-def _report(run: Callable[[], Result], json_file: Path | None) -> Result:
-    """Table and JSON; the table leaves stdout to JSON that was sent there."""
-    from corekit.api import CorekitError
+def _report(run: Callable[[], Result], options: dict[str, Any]) -> Result:
+    """Measure; then table and JSON. The table leaves stdout to JSON that was sent there."""
+    from corekit.bench.errors import BenchUsage
     from corekit.bench.result import to_json, write_json
     from corekit.bench.table import render
 
+    set_up(options["log_level"])
+    json_file: Path | None = options["json_file"]
     to_stdout = json_file is not None and str(json_file) == "-"
-    try:
-        result = run()
+    with _ending_on_signals(), failing(FAILED, debug=options["debug"]):
+        try:
+            result = run()
+        except BenchUsage as error:
+            raise Failed(str(error), USAGE) from error
         if json_file is not None and not to_stdout:
             write_json(result, json_file)
-    except CorekitError as error:
-        raise click.ClickException(str(error)) from error
     click.echo(render(result), nl=False, err=to_stdout)
     if to_stdout:
         click.echo(to_json(result).decode(), nl=False)
     return result
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """128 + number, without a traceback; afterwards signals are as before."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
