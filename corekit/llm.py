@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corekit.api import CompletionOutput, CorekitError, EngineDead, InvalidRequest, Prompt, RequestOutput, SamplingParams, TokenLogprob
+from corekit.api import CompletionOutput, CorekitError, EngineDead, FinishReason, InvalidRequest, Prompt, RequestOutput, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
@@ -156,14 +156,15 @@ class _Whole:
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
-        self._last: CompletionOutput | None = None
+        self._finish_reason: FinishReason | None = None
+        self._stop_reason: str | int | None = None
 
     def add(self, piece: CompletionOutput) -> None:
         self._text.append(piece.text)
         self._token_ids += piece.token_ids
         if self._logprobs is not None:
             self._logprobs += piece.logprobs or ()
-        self._last = piece
+        self._finish_reason, self._stop_reason = piece.finish_reason, piece.stop_reason
 
     def output(self) -> CompletionOutput:
         return CompletionOutput(
@@ -171,8 +172,8 @@ class _Whole:
             text="".join(self._text),
             token_ids=tuple(self._token_ids),
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
-            finish_reason=self._last and self._last.finish_reason,
-            stop_reason=self._last and self._last.stop_reason,
+            finish_reason=self._finish_reason,
+            stop_reason=self._stop_reason,
         )
 
 
@@ -229,32 +230,39 @@ def _end(assembly: Assembly, loop: _LoopThread) -> None:
 
 
 def _configured(source: str | None, config: Config | Mapping[str, Any] | str | PathLike[str] | None, options: Mapping[str, Any]) -> Config:
-    """Options over config over defaults, as tables. Unknown names are reported by the configuration itself."""
+    """Options over config over environment over file over defaults. Unknown names are reported by the configuration itself."""
     from corekit.compose.config import Config, load
+    from corekit.compose.surroundings import environment
+
+    given = _named(source, options)
+    if isinstance(config, Config):  # checked with its own environment
+        return load(given=_over(given, config.model_dump(exclude_unset=True, by_alias=True))) if given else config
+    if isinstance(config, Mapping):
+        return load(environ=environment(), given=_over(given, _over(config, {})))
+    return load(None if config is None else Path(config), environ=environment(), given=given)
+
+
+def _named(source: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables from names: `a.b=c` is b of table a; a slot's name with a text chooses its provider."""
     from corekit.compose.tables import Tables
 
-    file = Path(config) if isinstance(config, str | PathLike) else None
     given: dict[str, Any] = {}
-    if isinstance(config, Config):
-        given = config.model_dump(exclude_unset=True, by_alias=True)
-    elif isinstance(config, Mapping):
-        given = {name: dict(value) if isinstance(value, Mapping) else value for name, value in config.items()}
     for name, value in options.items():
         if isinstance(value, str) and name in Tables.model_fields:
             value = {"source" if name == "model" else "use": value}
-        _put(given, name.split("."), value)
-    if source is not None:
-        _put(given, ["model", "source"], source)
-    return load(file, given=given)
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        given = _over(value, given)
+    return given if source is None else _over({"model": {"source": source}}, given)
 
 
-def _put(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Tables are merged key by key, everything else replaces what was there."""
-    at = tables
-    for name in path[:-1]:
-        at = at.setdefault(name, {})
-    old = at.get(path[-1])
-    at[path[-1]] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are merged key by key; everything else replaces what was there."""
+    merged = dict(lower)
+    for name, value in upper.items():
+        below = merged.get(name)
+        merged[name] = _over(value, below if isinstance(below, Mapping) else {}) if isinstance(value, Mapping) else value
+    return merged
 
 
 def _prompt(index: int, prompt: object) -> Prompt:

@@ -6,15 +6,12 @@ Knows the tokenizer, event loops and threads; does not know HTTP, blocks or how 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import random
 import threading
 import time
 import uuid
-from asyncio import AbstractEventLoop
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from corekit.api import (
@@ -22,7 +19,6 @@ from corekit.api import (
     EngineStats,
     FinishReason,
     Health,
-    InvalidRequest,
     ModelFacts,
     Overloaded,
     Prompt,
@@ -32,9 +28,9 @@ from corekit.api import (
     Tokenizer,
 )
 from corekit.engine.door import Door, Encoded, check_identity
-from corekit.engine.events import SampleDelta
 from corekit.engine.request import NewRequest
 from corekit.engine.stream import Stream
+from corekit.engine.streams import News, Streams
 
 if TYPE_CHECKING:
     from corekit.engine.collector import Collector
@@ -51,9 +47,7 @@ LONGEST_PAUSE = 0.05
 class Client:
     """Implements `EngineClient`; any number of event loops and threads may use it.
 
-    Invariant: `_streams` holds the requests that somebody waits for and whose end was not heard. An engine id is not given
-    out again before the step that drained the abort of its last owner is over, so that late news never reaches a stranger.
-    `_lock` is never held during a step.
+    Invariant: `_lock` is never held during a step, and whatever is sent to the engine is sent under it, with a wake-up.
     """
 
     def __init__(
@@ -77,12 +71,8 @@ class Client:
         self._collector = collector
         self._door = Door(tokenizer=tokenizer, model=model, refusal=engine.refusal)
         self._random = random.Random(seed)
-        self._serial = itertools.count(1)
         self._lock = threading.Condition()
-        self._streams: dict[str, Stream] = {}  # by engine id
-        self._names: dict[str, Stream] = {}  # by request id: those that nobody aborted
-        self._leaving: dict[str, int] = {}  # engine id -> steps begun when its abort was sent, until a later step has drained it
-        self._num_begun = 0
+        self._streams = Streams()
         self._dead: str | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -137,11 +127,11 @@ class Client:
         self._check_alive()
         encoded = await self._door.encode(prompt)
         max_tokens = self._door.check(params, len(encoded.token_ids), field="prompt" if prompt.messages is None else "messages")
-        identity = {"request_id": request_id or uuid.uuid4().hex, "priority": priority, "tenant": tenant, "deadline": deadline}
+        name = request_id or uuid.uuid4().hex
         pause = FIRST_PAUSE
         while True:
             try:
-                stream = self._queue(encoded, params, max_tokens, **identity)
+                stream = self._queue(encoded, params, max_tokens, request_id=name, priority=priority, tenant=tenant, deadline=deadline)
                 break
             except Overloaded:
                 if not patient:
@@ -160,11 +150,10 @@ class Client:
     def abort(self, request_id: str) -> bool:
         """End a request with reason "abort"; its id is free at once. False: no such request is alive."""
         with self._lock:
-            stream = self._names.pop(request_id, None)
-            if stream is None:
-                return False
-            self._abort(stream)
-            return True
+            stream = self._streams.unname(request_id)
+            if stream is not None:
+                self._abort(stream)
+            return stream is not None
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
@@ -181,11 +170,8 @@ class Client:
         """Queue a checked request. Check and submission are one: of racing callers exactly as many pass as there is room for."""
         with self._lock:
             self._check_alive()
-            if request_id in self._names:
-                raise InvalidRequest(f"request_id {request_id!r} is in use by a request that is alive", field="request_id", code="id_in_use")
+            engine_id = self._streams.engine_id(request_id)
             self._check_room(len(prompt.token_ids))
-            taken = request_id in self._streams or request_id in self._leaving
-            engine_id = f"{request_id}#{next(self._serial)}" if taken else request_id
             try:
                 stream = Stream(request_id=request_id, engine_id=engine_id, prompt=prompt, params=params, tokenizer=self._tokenizer)
             except Exception as fault:
@@ -204,7 +190,7 @@ class Client:
                     deadline=deadline,
                 )
             )
-            self._streams[engine_id] = self._names[request_id] = stream
+            self._streams.add(stream)
             self._lock.notify_all()
         return stream
 
@@ -225,7 +211,7 @@ class Client:
                 f"the limit (max_queued_tokens) is {self._max_queued_tokens}. Try again later"
             )
 
-    def _hear(self, news: Sequence[tuple[Stream, SampleDelta]]) -> None:
+    def _hear(self, news: News) -> None:
         """Turn what a step brought for this loop into text. A fault in a decoder ends its own request only."""
         for stream, delta in news:
             try:
@@ -244,18 +230,14 @@ class Client:
     def _leave(self, stream: Stream) -> None:
         """Nobody waits for this request any more: forget it, and end it if the engine still has it. Any thread, any number of times."""
         with self._lock:
-            if self._streams.pop(stream.engine_id, None) is None:
-                return
-            if self._names.get(stream.request_id) is stream:
-                del self._names[stream.request_id]
-            if stream.num_open:
+            if self._streams.remove(stream) and stream.num_open:
                 self._abort(stream)
 
     def _abort(self, stream: Stream, *, sample: int | None = None, reason: FinishReason = "abort") -> None:
         """Tell the engine's thread, and wake it: what nobody needs must not wait for the next request."""
         with self._lock:
             self._engine.abort(stream.engine_id, sample=sample, reason=reason)
-            self._leaving[stream.engine_id] = self._num_begun
+            self._streams.note_abort(stream)
             self._lock.notify_all()
 
     # -- on the engine's thread --------------------------------------------------------------------------------------
@@ -265,7 +247,7 @@ class Client:
             while self._wait_for_work():
                 self._step()
             with self._lock:
-                for engine_id in self._streams:
+                for engine_id in tuple(self._streams.engine_ids):
                     self._engine.abort(engine_id)
             while not self._engine.idle:
                 self._step()
@@ -275,24 +257,19 @@ class Client:
 
     def _wait_for_work(self) -> bool:
         """Sleep while the engine is idle. False: close."""
+        if self._collector is not None and self._engine.idle:
+            self._collector.idle()
         with self._lock:
-            if self._engine.idle and not self._closing and self._collector is not None:
-                self._collector.idle()
             while self._engine.idle and not self._closing:
                 self._lock.wait()
             return not self._closing
 
     def _step(self) -> None:
         with self._lock:
-            self._num_begun += 1
+            self._streams.begin_step()
         deltas = self._engine.step()
-        by_loop: dict[AbstractEventLoop, list[tuple[Stream, SampleDelta]]] = defaultdict(list)
         with self._lock:
-            self._leaving = {engine_id: begun for engine_id, begun in self._leaving.items() if begun >= self._num_begun}
-            for delta in deltas:
-                stream = self._streams.get(delta.request_id)
-                if stream is not None:
-                    by_loop[stream.loop].append((stream, delta))
+            by_loop = self._streams.end_step(deltas)
         for loop, news in by_loop.items():
             try:
                 loop.call_soon_threadsafe(self._hear, news)
@@ -314,9 +291,7 @@ class Client:
         """Answer whoever is left: nothing will be heard of them any more."""
         with self._lock:
             reason = self._dead or CLOSED
-            streams = list(self._streams.values())
-            self._streams.clear()
-            self._names.clear()
+            streams = self._streams.clear()
         for stream in streams:
             try:
                 stream.loop.call_soon_threadsafe(stream.fail, EngineDead(reason))

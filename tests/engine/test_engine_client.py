@@ -27,7 +27,7 @@ def run(engine, body, **options):
         deadline = time.monotonic() + 5
         while not engine.idle and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert client.health().state == "dead" or (engine.idle and not client._streams and not client._names)
+        assert client.health().state == "dead" or (engine.idle and not client._streams)
         return result
     finally:
         client.close()
@@ -126,7 +126,7 @@ def test_abort_in_every_state(state, by, n):
                         break
 
         task = asyncio.create_task(hear())
-        await until(lambda: {"queued": "it" in client._streams, "prefill": "it" in engine.started, "decoding": bool(heard)}[state])
+        await until(lambda: {"queued": "it" in client._streams.engine_ids, "prefill": "it" in engine.started, "decoding": bool(heard)}[state])
         at = engine.num_steps
         if by == "abort":
             assert client.abort("it")
@@ -136,7 +136,7 @@ def test_abort_in_every_state(state, by, n):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await until(lambda: all(a.asked.request_id != "it" for a in engine.running + engine.waiting) and "it" not in client._streams)
+        await until(lambda: all(a.asked.request_id != "it" for a in engine.running + engine.waiting) and "it" not in client._streams.engine_ids)
         assert engine.num_steps - at <= 4
         assert ("it" in engine.started) == (state != "queued")
         if first is not None:
@@ -196,7 +196,7 @@ def test_a_loop_that_closed_with_its_iterator_open_leaves_no_request():
 def test_a_second_request_of_one_id_is_refused_and_the_first_unharmed():
     async def body(client):
         first = asyncio.create_task(listen(client, "abc", max_tokens=30, request_id="same"))
-        await until(lambda: "same" in client._streams)
+        await until(lambda: "same" in client._streams.engine_ids)
         with pytest.raises(InvalidRequest, match="'same' is in use") as refused:
             await listen(client, request_id="same")
         assert refused.value.field == "request_id"
@@ -217,7 +217,7 @@ def test_an_id_can_be_used_again_right_after_an_abort(by):
                 await anext(old)
             else:
                 task = asyncio.ensure_future(anext(old))
-                await until(lambda: "it" in client._names)
+                await until(lambda: "it" in client._streams._by_name)
                 if by == "close":
                     task.cancel()
                 await asyncio.sleep(0)
@@ -329,7 +329,7 @@ def test_close_without_a_start_leaves_nobody_waiting():
 
     async def main():
         task = asyncio.create_task(listen(client))
-        await until(lambda: client._streams)
+        await until(lambda: len(client._streams))
         client.close()
         with pytest.raises(EngineDead, match="closed"):
             await task
