@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,16 +17,14 @@ FAILED, USAGE, CONFIG, LOAD, ADDRESS = 1, 2, 3, 4, 5
 
 
 class Failed(click.ClickException):
-    """Ends the command with a message and a code of its own."""
-
-    exit_code: int = FAILED
+    """Ends the command with a message on stderr and a code of its own."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.exit_code = code
+        self.exit_code = code  # type: ignore[misc]
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"corekit: {self.message}", file=file or sys.stderr)
+        click.echo(f"corekit: {self.message}", file=file, err=file is None)
 
 
 @contextmanager

@@ -17,19 +17,19 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def show(config: Config) -> Iterator[str]:
     """The lines of the file, all tables in the order of the design, every key with its value and origin."""
     for name in type(config).model_fields:
+        if getattr(config, name) == () and config.is_given(name):  # before any table: TOML would take it for a key of that
+            yield f"{name} = []".ljust(48) + f"# {config.origin(name)}"
+    for name in type(config).model_fields:
         value = getattr(config, name)
         if isinstance(value, Table):
             yield from _table(config, (name,), value, f"[{_key(name)}]")
-        elif not value:
-            yield f"{_key(name)} = []".ljust(48) + f"# {config.origin(name)}" if config.is_given(name) else f"# no [[{name}]]"
-            yield ""
         for index, element in enumerate(value if isinstance(value, tuple) else ()):
             yield from _table(config, (name, index), element, f"[[{_key(name)}]]")
 
 
 def _table(config: Config, path: tuple[str | int, ...], table: Table | Mapping[str, Any], header: str) -> Iterator[str]:
-    yield header
     below: list[tuple[str, Mapping[str, Any]]] = []
+    yield header
     for key, value in _items(table):
         origin = config.origin(*path, key)
         if value is None:
