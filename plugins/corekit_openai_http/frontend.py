@@ -82,7 +82,11 @@ class OpenAiHttp:
             await drain.run(self._options.shutdown_seconds)
         finally:
             server.should_exit = True
-            await asyncio.wait({running})
+            while not running.done():  # soon: uvicorn gives up after timeout_graceful_shutdown, and being told once more changes nothing
+                try:
+                    await asyncio.wait({running})
+                except asyncio.CancelledError:
+                    forgive()
             for connection in list(server.server_state.connections):  # of clients that do not read what was sent
                 connection.transport.abort()
             self._listener.close()
