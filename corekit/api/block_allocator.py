@@ -178,5 +178,6 @@ class SupportsAudit(Protocol):
     """Optional: checks a layer's own invariants while the engine is idle."""
 
     def audit(self) -> Sequence[str]:
-        """Every broken invariant in words; empty when the layer is sound. No block is used when it is called."""
+        """Every broken invariant in words; empty when the layer is sound. No table lists a block when it is called, but
+        a layer above may keep idle blocks, which the one beneath takes for used."""
         ...

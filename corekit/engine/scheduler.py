@@ -137,7 +137,7 @@ class Scheduler:
             if r.state is RequestState.RUNNING:
                 self._unqueue(r)
         for r in self.step.preempted:
-            if r.state is RequestState.PREEMPTED and not r.steps_in_flight:
+            if r.state is RequestState.PREEMPTED and not r.queued and not r.steps_in_flight:
                 self._queue(r)
         self.num_preemptions += len(self.step.preempted)
         for r in self.step.ended:

@@ -5,6 +5,7 @@ A hypothesis machine chooses what happens and when; a seeded walk covers many mo
 
 from __future__ import annotations
 
+import logging
 import random
 
 import pytest
@@ -14,6 +15,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from world import Setting, World
 from walk import walk
+
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Thousands of expected warnings would bury a failure."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
 
 SETTINGS = st.builds(
     Setting,

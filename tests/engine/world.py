@@ -27,8 +27,8 @@ from corekit.worker.worker import RankWorker
 from fingerprint_solo import VOCAB, fingerprint, solo_answer
 from prefix_layer import PrefixLayer, Unreliable
 
-FAULTY_TOKEN = VOCAB - 1
-"""A row that computes this id makes the forward pass raise: a fault that is its request's alone."""
+FAULTY_TOKEN = VOCAB + 1
+"""No answer holds it. A row that computes it makes the forward pass raise: a fault that is its request's alone."""
 
 
 class FaultyModel:
