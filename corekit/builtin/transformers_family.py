@@ -26,39 +26,44 @@ NUM_PROBED = 3
 """Tokens of the probe: enough to tell tokens from batch, heads and layers by shape."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
-    """A class of transformers with the configuration to build it, and the spec that its probe gave."""
+    """A class of transformers, and the configuration to build it with."""
 
     config: Any
     model_class: Any
-    spec: ModelSpec
 
 
-def read_family(source: WeightSource) -> Family:
-    """Raises Unsupported with the reason. Imports the model's module; costs tens of milliseconds beyond that."""
+def find_family(source: WeightSource) -> Family:
+    """What the configuration alone tells. Raises Unsupported with the reason. Imports the model's module, builds nothing."""
     if source.format == "none":
         raise Unsupported("the source has no weights; transformers runs models that have some")
     config = _config(source.config)
     model_class = _model_class(config, source.config)
-    register()
-    config._attn_implementation = PROBE
-    with torch.device("meta"), torch.inference_mode():
-        model = model_class(config).eval()
-        layers, hidden_size = _probe(model, config)
     context = getattr(config, "max_position_embeddings", None)
     if not isinstance(context, int) or context < 1:
         raise Unsupported("its configuration names no context length (max_position_embeddings)")
-    spec = ModelSpec(
-        architecture=model_class.__name__,
+    return Family(config, model_class)
+
+
+def probe(family: Family, source: WeightSource) -> ModelSpec:
+    """What the model's own layers do, seen in a pass without memory. Raises Unsupported. Takes about a tenth of a second."""
+    config = family.config
+    register()
+    config._attn_implementation = PROBE
+    with torch.device("meta"):
+        model = family.model_class(config).eval()
+    with torch.inference_mode():
+        layers, hidden_size = _pass(model, config)
+    return ModelSpec(
+        architecture=family.model_class.__name__,
         layers=layers,
         vocab_size=config.vocab_size,
-        context_length=context,
+        context_length=config.max_position_embeddings,
         hidden_size=hidden_size,
         tied_head=bool(config.tie_word_embeddings),
         eos_token_ids=_eos_token_ids(source),
     )
-    return Family(config=config, model_class=model_class, spec=spec)
 
 
 def _config(raw: Mapping[str, Any]) -> Any:
@@ -105,11 +110,11 @@ def _model_class(config: Any, raw: Mapping[str, Any]) -> Any:
     return model_class
 
 
-def _probe(model: Any, config: Any) -> tuple[tuple[LayerSpec, ...], int]:
+def _pass(model: Any, config: Any) -> tuple[tuple[LayerSpec, ...], int]:
     """(layer specs, hidden size) by one forward pass without memory."""
     name = type(model).__name__
     step = ProbeStep(config)
-    ids = torch.zeros(1, NUM_PROBED, dtype=torch.int64)
+    ids = torch.zeros(1, NUM_PROBED, dtype=torch.int64, device="meta")
     try:
         body = split(model)
         if "position_ids" not in inspect.signature(body.forward).parameters:

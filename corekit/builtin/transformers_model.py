@@ -5,25 +5,27 @@ Breadth is its purpose: the library's own modules compute everything but attenti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from corekit.api import Attend, ModelInputs, ModelSpec, Shard, WeightSource
 
 from .transformers_attention import ATTENTION, BlankStep, PackedStep, Unsupported
-from .transformers_family import read_family, split
+from .transformers_family import find_family, probe, split
 
 MAX_NAMED = 8
 """Tensors named in one error."""
 
 
 def refusals(source: WeightSource) -> Sequence[str]:
-    """Why this library cannot run the source's model here; empty if it can. Reads no weights."""
+    """Why this library cannot run the source's model here, as far as its configuration tells; the constructor looks closer."""
     try:
-        read_family(source)
+        find_family(source)
     except Unsupported as reason:
         return (str(reason),)
     return ()
@@ -32,20 +34,21 @@ def refusals(source: WeightSource) -> Sequence[str]:
 class TransformersModel:
     """Slot `model`. Its spec is what the model's own layers were seen to do; its logits are those of the library's own head.
 
-    Raises Unsupported, a ValueError, for what `refusals` names.
+    The constructor reads no weights and raises Unsupported, a ValueError, for what `refusals` names and for what only a trial
+    of the layers shows. `threads` is the business of the worker that runs it.
     """
 
     def __init__(self, source: WeightSource, *, device: str, dtype: str, threads: int) -> None:
-        self._family = read_family(source)
+        self._family = find_family(source)
+        self._spec = probe(self._family, source)
         self._device = device
         self._dtype: torch.dtype = getattr(torch, dtype)
-        self._threads = threads
         self._body: nn.Module | None = None
         self._head: nn.Module | None = None
 
     @property
     def spec(self) -> ModelSpec:
-        return self._family.spec
+        return self._spec
 
     def load(self, weights: WeightSource, shard: Shard) -> None:
         if shard.size != 1:
@@ -60,9 +63,11 @@ class TransformersModel:
         """The library's own loader: it knows each family's older names, fused experts and tied tensors."""
         config = self._family.config
         config._attn_implementation = ATTENTION
-        model, report = self._family.model_class.from_pretrained(
-            None, config=config, state_dict=dict(weights.tensors()), dtype=self._dtype, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        tensors = dict(weights.tensors())
+        with _no_progress_bar():
+            model, report = self._family.model_class.from_pretrained(
+                None, config=config, state_dict=tensors, dtype=self._dtype, output_loading_info=True, ignore_mismatched_sizes=True
+            )
         faults = {
             "missing": sorted(report["missing_keys"]),
             "unexpected": sorted(report["unexpected_keys"]),
@@ -97,6 +102,18 @@ class TransformersModel:
         assert self._head is not None
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
         return logits[0]
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """The source shows its progress while it reads; what transformers does with the tensors then takes no time."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _some(names: list[str]) -> str:
