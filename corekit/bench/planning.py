@@ -135,14 +135,14 @@ class StepWindow:
     def on_request(self, stats: RequestStats) -> None:
         pass
 
-    def fill(self, num_steps: int, waiting: Callable[[], None]) -> list[tuple[StepStats, float, float]]:
+    def fill(self, num_steps: int, reached: Callable[[int], None]) -> list[tuple[StepStats, float, float]]:
         """The next steps: each with the seconds of its policy and the moment it was heard of."""
         self._wanted, self._kept = 0, []
         self._full.clear()
         self._wanted = num_steps
         began = perf_counter()
         while not self._full.wait(PATIENCE):
-            waiting()
+            reached(len(self._kept))
             if not self._kept and perf_counter() - began > PATIENCE_LIMIT:
                 raise BenchError(f"the engine made no step in {PATIENCE_LIMIT:g} s")
         return self._kept
@@ -215,7 +215,7 @@ class Planning:
         """Blocks this loop, which has nothing else to do: the thread that steps must not share the interpreter with a clock."""
         self._progress.begin(f"engine {label}", self._population.num_steps, "steps")
         with collector_pauses() as pauses:
-            kept = self._window.fill(self._population.num_steps + 1, self._progress.speak_if_due)
+            kept = self._window.fill(self._population.num_steps + 1, self._progress.reach)
         wanted = (self._population.num_running, self._population.num_waiting)
         for stats, _, _ in kept:
             if (stats.num_running, stats.num_waiting) != wanted:

@@ -27,6 +27,10 @@ class Progress:
         self._done += 1
         self.speak_if_due()
 
+    def reach(self, done: int) -> None:
+        self._done = done
+        self.speak_if_due()
+
     def speak_if_due(self) -> None:
         now = perf_counter()
         if now - self._spoke >= PATIENCE:

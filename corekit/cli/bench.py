@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .common import overrides, read, talk, target
-from .failing import FAILED, USAGE, Failed, failing
+from .failing import FAILED, failing
 from .log import set_up
 
 if TYPE_CHECKING:
@@ -154,7 +154,6 @@ def _effort(options: dict[str, Any]) -> Effort:
 
 def _report(run: Callable[[], Result], options: dict[str, Any]) -> Result:
     """Measure; then table and JSON. The table leaves stdout to JSON that was sent there."""
-    from corekit.bench.errors import BenchUsage
     from corekit.bench.result import to_json, write_json
     from corekit.bench.table import render
 
@@ -162,10 +161,7 @@ def _report(run: Callable[[], Result], options: dict[str, Any]) -> Result:
     json_file: Path | None = options["json_file"]
     to_stdout = json_file is not None and str(json_file) == "-"
     with _ending_on_signals(), failing(FAILED, debug=options["debug"]):
-        try:
-            result = run()
-        except BenchUsage as error:
-            raise Failed(str(error), USAGE) from error
+        result = run()
         if json_file is not None and not to_stdout:
             write_json(result, json_file)
     click.echo(render(result), nl=False, err=to_stdout)
