@@ -162,5 +162,5 @@ def _read(path: Path, limit: int) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SourceError(
-            f"{path}: cannot be read: {error.strerror or error}. A model's folder holds config.json, *.safetensors and tokenizer files."
+            f"{path}: cannot be read: {error.strerror or error}. A model's folder holds config.json and *.safetensors; a GGUF file is named by its own path."
         ) from error

@@ -33,7 +33,7 @@ class GgufSource:
         header = read_header(path)
         where = f"{name} ({path.name})" if path.name not in name else name
         metadata = header.metadata
-        if metadata.get("split.count", 1) != 1:
+        if metadata.get("split.count", 0) not in (0, 1):
             raise SourceError(f"{where}: this is one part of {metadata['split.count']}. Join the parts first (gguf-split --merge) and name the joined file.")
         self._path = path
         self._where = where

@@ -97,8 +97,8 @@ def config_of(metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], 
     keys = _Keys(metadata, architecture, where)
     if metadata.get(f"{architecture}.expert_count", 0):
         raise SourceError(f"{where}: a mixture of experts in a GGUF file cannot be read. Use the model's safetensors instead.")
-    if "token_embd.weight" not in shapes:
-        raise SourceError(f"{where}: there is no token_embd.weight. Likely not a language model, or one part of several.")
+    if len(shapes.get("token_embd.weight", ())) != 2:
+        raise SourceError(f"{where}: there is no matrix token_embd.weight. Likely not a language model, or one part of several.")
     vocab_size, hidden_size = shapes["token_embd.weight"]
     num_heads = keys.number("attention.head_count", 1, 1 << 12)
     head_dim = keys.number("attention.key_length", 2, 1 << 12, hidden_size // num_heads)

@@ -182,11 +182,11 @@ class _Cursor:
         return name, shape, self.number("I", name), self.number("Q", name)
 
     def tensor(self, name: str, shape: tuple[int, ...], type_id: int, offset: int) -> GgufTensor:
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+        from gguf.constants import GGML_QUANT_SIZES
 
-        if type_id not in GGMLQuantizationType._value2member_map_:
+        kind = next((known for known in GGML_QUANT_SIZES if known == type_id), None)
+        if kind is None:
             raise self.fault(f"tensor {name!r} has the unknown type {type_id}")
-        kind = GGMLQuantizationType(type_id)
         block, block_bytes = GGML_QUANT_SIZES[kind]
         if any(size < 1 for size in shape) or shape[-1] % block:
             raise self.fault(f"tensor {name!r} has the shape {shape}, which {kind.name} blocks of {block} cannot fill")

@@ -19,9 +19,9 @@ TOLERANCE = 1e-3
 
 def llama3_scaling(divisors: Sequence[float], rope_theta: float, where: str) -> dict[str, Any]:
     """`rope_scaling` of config.json. Raises SourceError when the divisors are not of that kind."""
-    factor = round(max(divisors), 3)
+    factor = max(1.0, round(max(divisors), 3))
     expected = _divisors(factor, rope_theta, len(divisors))
-    if factor < 1 or any(abs(found - wanted) > TOLERANCE * wanted for found, wanted in zip(divisors, expected, strict=True)):
+    if not all(abs(found - wanted) <= TOLERANCE * wanted for found, wanted in zip(divisors, expected, strict=True)):
         raise SourceError(
             f"{where}: the rotary factors stored in the file (rope_freqs.weight) are not those of Llama 3.1 and its like. Use the model's safetensors instead."
         )

