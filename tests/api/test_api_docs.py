@@ -1,0 +1,210 @@
+"""The pages say what the code does: keys and defaults, links, examples; and CI runs the commands that the README gives."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+SHARED = ("scheduler_policy", "tokenizer", "attention_backend", "sampler")
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text("utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# The README's commands
+
+
+def command(variable: str) -> str:
+    (found,) = re.findall(rf"^{variable}='(.*)'$", page(".ci/run"), re.MULTILINE)
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [("serve_command", "pip install -c constraints.txt . && corekit serve"), ("test_command", 'pip install -c constraints.txt -e ".[test]" && pytest')],
+)
+def test_ci_runs_the_commands_of_the_readme(variable: str, expected: str) -> None:
+    assert command(variable) == expected
+    assert [expected + "\n" in block for block in blocks(page("README.md"), "sh")].count(True) == 1
+
+
+def test_ci_is_a_script_that_names_no_place() -> None:
+    script = page(".ci/run")
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    assert "set -euo pipefail" in script
+    assert not re.search(r"(^|[\s\"'=])/(?!dev/null)\w+/", script), "a path of one machine"
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "pyproject.toml", "README.md"])
+def test_no_local_versions_or_places(file: str) -> None:
+    text = page(file)
+    assert "file:" not in text
+    assert not re.search(r"==[\w.]+\+", text), "a local version tag"
+
+
+def test_constraints_pin_every_requirement() -> None:
+    pins = {line.partition("==")[0].lower().replace("_", "-") for line in page("constraints.txt").splitlines() if "==" in line and not line.startswith("#")}
+    project = tomli.loads(page("pyproject.toml"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}  # type: ignore[index]
+    assert names <= pins
+
+
+# Configuration
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """Heading -> key -> default, from the tables of the configuration page; below a heading, later tables are `heading/2`."""
+    found: dict[str, dict[str, str]] = {}
+    for section in re.split(r"^## ", page("docs/configuration.md"), flags=re.MULTILINE)[1:]:
+        heading = section.splitlines()[0]
+        for number, table in enumerate(re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)):
+            rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+            found[heading + "/2" * (number > 0)] = {row[0].strip(" `"): row[1].strip() for row in rows}
+    return found
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def defaults(table: Any) -> dict[str, str]:
+    return {field.alias or key: shown(field.default) for key, field in table.model_fields.items()}
+
+
+def test_the_page_has_every_key_with_its_default() -> None:
+    from corekit.compose import tables
+
+    headings = {"[model]": "ModelTable", "[engine]": "EngineTable", "[scheduler]": "SchedulerTable", "[block_allocator]": "AllocatorTable"}
+    headings |= {"[executor]": "ExecutorTable", "[[frontend]]": "ListedChoice", "[[observer]]": "ListedChoice", "[plugins]": "PluginsTable"}
+    found = documented()
+    for heading, table in headings.items():
+        assert found[heading] == defaults(getattr(tables, table)), heading
+    shared = found[", ".join(f"[{slot}]" for slot in SHARED)]
+    uses = [shown(tables.Tables.model_fields[slot].default.use) for slot in SHARED]
+    assert shared == {"use": ", ".join(uses), "options": "`{}`"}
+    assert set(tables.Tables.model_fields) == {heading.strip("[]") for heading in headings} | set(SHARED) | {"logits_processor", "http_route", "tool_format"}
+
+
+def test_the_page_has_every_option_of_the_frontend() -> None:
+    from corekit_openai_http import HttpOptions
+
+    assert documented()["[[frontend]]/2"] == {field.name: shown(field.default) for field in dataclasses.fields(HttpOptions)}
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "writing-plugins.md"], ids=name)
+def test_the_toml_examples_are_valid_configurations(path: Path) -> None:
+    from corekit.compose.config import load
+
+    examples = [tomli.loads(block) for block in blocks(path.read_text("utf-8"), "toml")]
+    files = [example for example in examples if "project" not in example]
+    assert files
+    for example in files:
+        load(given=example)
+
+
+# Links and code
+
+
+def links() -> Iterator[tuple[Path, str]]:
+    for path in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
+            if "://" not in target:
+                yield path, target
+
+
+@pytest.mark.parametrize(("path", "target"), [pytest.param(path, target, id=f"{name(path)} -> {target}") for path, target in links()])
+def test_links_lead_somewhere(path: Path, target: str) -> None:
+    assert (path.parent / target).resolve().is_file()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_python_examples_compile_and_import_what_is_there(path: Path) -> None:
+    from importlib import import_module
+
+    for block in blocks(path.read_text("utf-8"), "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and not node.level and str(node.module).split(".")[0] == "corekit":
+                assert all(hasattr(import_module(str(node.module)), alias.name) for alias in node.names)
+
+
+# The plugin of docs/writing-plugins.md, as a real distribution
+
+
+@pytest.fixture(scope="module")
+def lifo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as pip would leave it: the page's package, and metadata made of the page's pyproject."""
+    folder = tmp_path_factory.mktemp("site")
+    text = page("docs/writing-plugins.md")
+    files = dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    assert set(files) == {"pyproject.toml", "corekit_lifo/__init__.py", "corekit_lifo/policy.py"}
+    project = tomli.loads(files.pop("pyproject.toml"))["project"]
+    metadata = folder / f"corekit_lifo-{project['version']}.dist-info"
+    for path, content in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(content)
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    entries = "\n".join(f"{key} = {value}" for key, value in project["entry-points"]["corekit"].items())
+    (metadata / "entry_points.txt").write_text(f"[corekit]\n{entries}\n")
+    return folder
+
+
+def python(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+ENGINE = """
+from corekit import LLM, SamplingParams
+options = dict(model=dict(source="none", use="fingerprint"), tokenizer="bytes", max_model_len=64, num_blocks=16, max_num_seqs=2)
+params = SamplingParams(max_tokens=8)
+prompts = ["first", "second", "third", "fourth"]
+with LLM(**options) as plain:
+    expected = [output.outputs[0].token_ids for output in plain.generate(prompts, params)]
+with LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=PATIENCE))) as llm:
+    (part,) = [part for part in llm.assembly.parts if part.slot == "scheduler_policy"]
+    assert (part.distribution, part.version, part.name) == ("corekit-lifo", "0.1.0", "lifo"), part
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
+"""
+
+
+def test_the_plugin_of_the_guide_runs(lifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = python(ENGINE.replace("PATIENCE", "5.0"), lifo, monkeypatch)
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_options_are_bounded(lifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = python(ENGINE.replace("PATIENCE", "-1.0"), lifo, monkeypatch)
+    assert done.returncode == 1
+    assert "patience must be a number of seconds from 0 to 3600" in done.stderr
