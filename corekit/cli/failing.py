@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import NoReturn
 
 import click
 
@@ -16,15 +16,10 @@ from corekit.weights.errors import SourceError
 FAILED, USAGE, CONFIG, LOAD, ADDRESS = 1, 2, 3, 4, 5
 
 
-class Failed(click.ClickException):
-    """Ends the command with a message on stderr and a code of its own."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"corekit: {self.message}", file=file, err=file is None)
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with a message on stderr."""
+    click.echo(f"corekit: {message}", err=True)
+    raise click.exceptions.Exit(code)
 
 
 @contextmanager
@@ -37,7 +32,7 @@ def failing(code: int, *, debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        raise Failed(_message(error), _code(error, code)) from None
+        fail(_message(error), _code(error, code))
 
 
 def _code(error: Exception, code: int) -> int:

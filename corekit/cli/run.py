@@ -13,7 +13,7 @@ import click
 
 from .common import overrides, talk
 from .common import read as read_config
-from .failing import CONFIG, FAILED, LOAD, USAGE, Failed, failing
+from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
 from .log import set_up
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(
     from corekit.compose.composition import compose
 
     if raw and system is not None:
-        raise Failed("--system needs a chat template, which --raw leaves out", USAGE)
+        fail("--system needs a chat template, which --raw leaves out", USAGE)
     text = sys.stdin.read() if prompt == "-" else prompt
     roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
     messages = tuple({"role": role, "content": content} for role, content in roles)
@@ -66,7 +66,7 @@ def run(
         config = read_config(source, overrides, file=file)
         composition = compose(config, given={"frontend": ()}, clock=time.monotonic)
     if not raw and not composition.tokenizer.has_chat_template:
-        raise Failed(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
+        fail(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
     with failing(LOAD, debug=debug):
         assembly = finish(composition)
     with failing(FAILED, debug=debug), assembly:

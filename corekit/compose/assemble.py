@@ -71,10 +71,8 @@ def assemble(
 def finish(composition: Composition, *, bind: bool = False) -> Assembly:
     """Load weights and build what needs them. bind: take the frontends' addresses first, so that a busy port costs no loading."""
     context, config = composition.context, composition.config
-    frontends: tuple[Frontend, ...] = tuple(part.build(context) for part in composition.chosen["frontend"])
-    observers = tuple(part.build(context) for part in composition.chosen["observer"])
     if bind:
-        _bind(frontends)
+        _bind(composition.frontends)
     factory = RankFactory(
         context=context,
         model=composition.one("model"),
@@ -88,10 +86,10 @@ def finish(composition: Composition, *, bind: bool = False) -> Assembly:
         _check_in_flight(config, executor)
         pool, stack, journal = _memory(composition, executor)
         scheduler = _scheduler(composition, executor, pool, stack, journal)
-        engine = Engine(scheduler, executor, observers=observers, clock=context.clock)
+        engine = Engine(scheduler, executor, observers=composition.observers, clock=context.clock)
         client = _client(composition, engine, pool)
         undo.pop_all()
-    return Assembly(composition=composition, engine=engine, executor=executor, client=client, frontends=frontends, pool=pool)
+    return Assembly(composition=composition, engine=engine, executor=executor, client=client, frontends=composition.frontends, pool=pool)
 
 
 def _bind(frontends: Sequence[Frontend]) -> None:
@@ -164,10 +162,12 @@ def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: 
 
 def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
     context, table = composition.context, composition.config.scheduler
+    source = composition.source.name
+    name = composition.one("model").name if composition.source.format == "none" else _short_name(source)
     facts = ModelFacts(
-        name=_short_name(composition.source.name),
-        aliases=(composition.source.name,),
-        source=composition.source.name,
+        name=name,
+        aliases=(source,) if source not in (name, "none") else (),
+        source=source,
         max_model_len=context.max_model_len,
         vocab_size=composition.spec.vocab_size,
         supports_logprobs=isinstance(composition.sampler, SupportsLogprobs),

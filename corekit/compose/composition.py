@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from corekit.api import BuildContext, Model, ModelSpec, Sampler, Tokenizer, WeightSource
+from corekit.api import BuildContext, Frontend, Model, ModelSpec, Observer, Sampler, Tokenizer, WeightSource
 from corekit.weights import open_source
 
 from . import surroundings
@@ -33,6 +33,8 @@ class Composition:
     model: Model = field(repr=False)
     sampler: Sampler = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
+    frontends: tuple[Frontend, ...] = field(repr=False)
+    observers: tuple[Observer, ...] = field(repr=False)
     chosen: Mapping[str, tuple[Part, ...]]
     """Slot -> its parts; the allocator's layers top to bottom."""
     fallback: Part
@@ -123,6 +125,7 @@ def _choose(
     chosen = {slot: tuple(part for part in (*parts, model_part) if part.slot == slot) for slot in wanted}
     sampler: Sampler = chosen["sampler"][0].build(context)
     tokenizer: Tokenizer = chosen["tokenizer"][0].build(context)
+    context = replace(context, tokenizer=tokenizer)
     fallback = settle(Wish(slot="scheduler_policy", name="fcfs", place="the fallback policy"), catalog, config, environ, context)
     assert fallback is not None
     return Composition(
@@ -130,10 +133,12 @@ def _choose(
         catalog=catalog,
         source=source,
         spec=spec,
-        context=replace(context, tokenizer=tokenizer),
+        context=context,
         model=model,
         sampler=sampler,
         tokenizer=tokenizer,
+        frontends=tuple(part.build(context) for part in chosen["frontend"]),
+        observers=tuple(part.build(context) for part in chosen["observer"]),
         chosen=chosen,
         fallback=fallback,
     )

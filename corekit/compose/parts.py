@@ -104,13 +104,14 @@ def wishes(config: Config, given: Mapping[str, Any], catalog: Catalog, device: s
 def settle(wish: Wish, catalog: Catalog, config: Config, environ: Mapping[str, str], context: BuildContext | None = None) -> Part | None:
     """The part that grants a wish. None: it is "auto", and without a context nobody can tell."""
     if wish.given is not None:
-        return Part(candidate=wish.given, options=None, place=wish.place, why="given in Python")
+        defaults = read_options(wish.given, {}, lambda below: wish.place, environ)
+        return Part(candidate=wish.given, options=defaults, place=wish.place, why="given in Python")
     if wish.name == "auto":
         if context is None:
             return None
         candidate, why = catalog.best(wish.slot, context, wish.place)
     else:
-        candidate, why = catalog.find(wish.slot, wish.name, wish.place), f"named: {wish.origin}"
+        candidate, why = catalog.find(wish.slot, wish.name, wish.place), "the default" if wish.origin == "default" else f"named: {wish.origin}"
     path = wish.options_path
     options = read_options(candidate, wish.raw, lambda below: config.place(*path, *below), environ)
     return Part(candidate=candidate, options=options, place=wish.place, why=why)

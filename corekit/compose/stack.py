@@ -15,7 +15,10 @@ def build_stack(parts: Sequence[Part], context: BuildContext) -> BlockAllocator:
     """The top of the stack. Raises ConfigError when a layer does not stand on the one beneath it."""
     inner: BlockAllocator | None = None
     for part in reversed(parts):
-        layer: BlockAllocator = part.build(replace(context, inner=inner))
+        try:
+            layer: BlockAllocator = part.build(replace(context, inner=inner))
+        except ValueError as error:
+            raise ConfigError(f"{part.place} = {[p.name for p in parts]}: {part.candidate}: {error}") from error
         _check_stands(part, layer, inner, [p.name for p in parts])
         inner = layer
     if inner is None:
