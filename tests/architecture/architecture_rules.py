@@ -19,7 +19,7 @@ MAX_LINES = 320
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "": (),
     "api": (),
-    "compose": ("api", "engine", "worker", "weights"),
+    "compose": ("api", "engine", "worker", "weights", "__version__"),
     "engine": ("api",),
     "worker": ("api",),
     "weights": ("api",),
@@ -27,7 +27,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "testing": ("api", "compose"),
     "llm": ("api", "compose", "engine.client"),
     "bench": ("api", "compose", "engine.client", "engine.request", "llm", "__version__"),
-    "cli": ("api", "compose", "engine.client", "llm", "bench", "scaffold", "__version__"),
+    "cli": ("api", "compose", "engine.client", "weights.errors", "llm", "bench", "scaffold", "__version__"),
     "scaffold": (),
 }
 """Which rooms of corekit (or modules of a room) a room may import, besides itself."""
