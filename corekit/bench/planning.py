@@ -44,8 +44,8 @@ class Population:
     """Steps of one repetition."""
 
     def max_tokens(self, effort: Effort) -> int:
-        """More than all steps there will be, those between repetitions included."""
-        return 2 * self.num_steps * (effort.warmup + effort.reps * (1 + effort.retries)) + 2000
+        """More than all steps there can be: nothing runs between repetitions."""
+        return (self.num_steps + 2) * (effort.warmup + effort.reps * (1 + effort.retries)) + 2
 
     def settings(self, effort: Effort, block_size: int) -> dict[str, Any]:
         """Configuration, by dotted key: room for all of it, and no worker that costs anything."""
@@ -70,12 +70,17 @@ class Population:
 
 
 class InstantExecutor:
-    """One token for every sample that draws, at once. No worker, no memory."""
+    """One token for every sample that draws, at once. No worker, no memory.
+
+    Invariant: it answers only while the gate is open, so that the loop rests while nobody measures: a thread that never pauses
+    would starve those that look at the machine.
+    """
 
     max_in_flight = 1
     max_draft_tokens = 0
 
-    def __init__(self) -> None:
+    def __init__(self, gate: threading.Event) -> None:
+        self._gate = gate
         self._results: deque[StepResult] = deque()
 
     def free_memory(self) -> int:
@@ -94,6 +99,7 @@ class InstantExecutor:
         pass
 
     def collect(self) -> StepResult:
+        self._gate.wait()
         return self._results.popleft()
 
     def check_health(self) -> None:
@@ -118,9 +124,10 @@ class TimedPolicy:
 
 
 class StepWindow:
-    """An observer that keeps a number of steps when asked to, and lets the others pass."""
+    """An observer that opens the gate for a number of steps, keeps them, and closes it again."""
 
     def __init__(self) -> None:
+        self.gate = threading.Event()
         self.policy: TimedPolicy | None = None
         self._kept: list[tuple[StepStats, float, float]] = []
         self._wanted = 0
@@ -130,6 +137,7 @@ class StepWindow:
         if len(self._kept) < self._wanted:
             self._kept.append((stats, self.policy.seconds if self.policy else 0.0, perf_counter()))
             if len(self._kept) == self._wanted:
+                self.gate.clear()
                 self._full.set()
 
     def on_request(self, stats: RequestStats) -> None:
@@ -137,10 +145,10 @@ class StepWindow:
 
     def fill(self, num_steps: int, reached: Callable[[int], None]) -> list[tuple[StepStats, float, float]]:
         """The next steps: each with the seconds of its policy and the moment it was heard of."""
-        self._wanted, self._kept = 0, []
+        self._kept, self._wanted = [], num_steps
         self._full.clear()
-        self._wanted = num_steps
         began = perf_counter()
+        self.gate.set()
         while not self._full.wait(PATIENCE):
             reached(len(self._kept))
             if not self._kept and perf_counter() - began > PATIENCE_LIMIT:
@@ -207,6 +215,7 @@ class Planning:
         try:
             attempts = await measure(self._repetition, self._effort, CpuMeter)
         finally:
+            self._window.gate.set()
             for request_id in ids:  # nobody else knows of them, so closing alone would wait for their ends
                 engine.abort(request_id)
         return self._summarise(attempts)
@@ -221,7 +230,7 @@ class Planning:
             if (stats.num_running, stats.num_waiting) != wanted:
                 raise BenchError(f"step {stats.number} had {stats.num_running} running and {stats.num_waiting} waiting, not {wanted[0]} and {wanted[1]}")
         heard = [moment for _, _, moment in kept]
-        steps = kept[1:]  # the first may have begun before the window
+        steps = kept[1:]  # the first waited at the gate
         return Planned(
             phases={
                 "plan": [plan for _, plan, _ in steps],

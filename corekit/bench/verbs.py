@@ -108,7 +108,7 @@ def bench_engine(configure: Configure, population: Population, effort: Effort, e
 
     window = StepWindow()
     block_size = configure({}).block_allocator.block_size
-    assembly = assemble(configure(population.settings(effort, block_size)), executor=InstantExecutor(), frontends=(), observers=(window,))
+    assembly = assemble(configure(population.settings(effort, block_size)), executor=InstantExecutor(window.gate), frontends=(), observers=(window,))
     try:  # not `with`: the population must be there before the engine's thread starts
         return asyncio.run(Planning(assembly, window, population, effort, Progress(err)).run())
     finally:
