@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -37,15 +38,23 @@ class Step:
 
 def finish(step: Step, rows: Rows, model: str, sampler: str, vocab_size: int, begun: float) -> StepResult:
     """Waits for the device, tells the rows what they drew and returns the result. `begun`: when this began, on `time.perf_counter`."""
-    tokens: list[tuple[tuple[int, ...], ...]] = [()] * len(step.input.rows)
-    logprobs: dict[int, tuple[tuple[TokenLogprob, ...], ...]] = {}
+    read = _Reading(step, rows, [()] * len(step.input.rows), {})
     if step.draws is not None:
         _find_broken(step, step.draws, model)
         for first, end, drawn in step.drawn:
-            _read(step, step.draws, rows, first, end, drawn, tokens, logprobs, sampler, vocab_size)
+            _read(read, step.draws, first, end, drawn, sampler, vocab_size)
     for row, why in step.faults.items():
         rows.fail(step.input.rows[row].id, why)
-    return StepResult(tokens=tuple(tokens), logprobs=logprobs, faults=step.faults, seconds=step.seconds + time.perf_counter() - begun)
+    return StepResult(tokens=tuple(read.tokens), logprobs=read.logprobs, faults=step.faults, seconds=step.seconds + time.perf_counter() - begun)
+
+
+class _Reading(NamedTuple):
+    """A result in the making."""
+
+    step: Step
+    rows: Rows
+    tokens: list[tuple[tuple[int, ...], ...]]
+    logprobs: dict[int, tuple[tuple[TokenLogprob, ...], ...]]
 
 
 def _find_broken(step: Step, draws: Draws, model: str) -> None:
@@ -54,50 +63,49 @@ def _find_broken(step: Step, draws: Draws, model: str) -> None:
     if finite.all():
         return
     owner = np.repeat(draws.batch.row, draws.batch.num_logits)
+    why = f"model {model}.logits gave values that are not finite; the weights overflow in this dtype, or the row read KV that nobody wrote"
     for row in owner[~finite].tolist():
-        step.faults.setdefault(
-            row, f"model {model}.logits gave values that are not finite; the weights overflow in this dtype, or the row read KV that nobody wrote"
-        )
+        step.faults.setdefault(row, why)
 
 
-def _read(
-    step: Step,
-    draws: Draws,
-    rows: Rows,
-    first: int,
-    end: int,
-    drawn: Drawn,
-    tokens: list[tuple[tuple[int, ...], ...]],
-    logprobs: dict[int, tuple[tuple[TokenLogprob, ...], ...]],
-    sampler: str,
-    vocab_size: int,
-) -> None:
-    """Rows first .. end - 1 of the draws."""
-    batch, ids = draws.batch, drawn.token_ids.tolist()
-    offset = int(draws.first[first])
-    starts = (draws.first[first : end + 1] - offset).tolist()
-    shown = _logprobs_by_draw(draws, rows, offset, ids, drawn)
-    for at, row, place, num_samples in zip(
-        range(first, end), batch.row[first:end].tolist(), batch.place[first:end].tolist(), batch.num_samples[first:end].tolist(), strict=True
-    ):
-        if row in step.faults:
-            continue
-        begin, stop = starts[at - first], starts[at - first + 1]
-        guesses = batch.guesses[at] if batch.guesses is not None and row not in step.masked else ()
-        mine = accept(guesses, ids[begin:stop], num_samples)
-        if not all(0 <= token < vocab_size for sample in mine for token in sample):
-            step.faults[row] = f"sampler {sampler}.sample drew {mine}; ids are 0 to {vocab_size - 1}"
-            continue
-        rows.append(place, mine[0])
-        tokens[row] = mine
-        if begin in shown:
-            later = range(begin + num_samples, begin + num_samples + len(mine[0]) - 1)
-            logprobs[row] = ((shown[begin], *(shown[i] for i in later)), *((shown[i],) for i in range(begin + 1, begin + num_samples)))
+def _read(read: _Reading, draws: Draws, first: int, end: int, drawn: Drawn, sampler: str, vocab_size: int) -> None:
+    """Rows first .. end - 1 of the draws: sound rows with a single draw all at once, the others one by one."""
+    ids = drawn.token_ids.cpu().numpy().astype(np.int64, copy=False)
+    batch, offset, step = draws.batch.part(first, end), int(draws.first[first]), read.step
+    begin = draws.first[first:end] - offset
+    num_draws = draws.first[first + 1 : end + 1] - draws.first[first:end]
+    inside = (ids >= 0) & (ids < vocab_size)
+    if not inside.all():
+        for at in np.flatnonzero(np.logical_and.reduceat(inside, begin) == 0).tolist():
+            mine = ids[begin[at] : begin[at] + num_draws[at]].tolist()
+            step.faults.setdefault(int(batch.row[at]), f"sampler {sampler}.sample drew {mine}; ids are 0 to {vocab_size - 1}")
+    sound = np.isin(batch.row, list(step.faults), invert=True) if step.faults else np.ones(len(batch), bool)
+    plain = sound & (num_draws == 1)
+    if drawn.logprobs is not None:
+        plain &= read.rows.columns.num_logprobs[batch.place] < 0
+    drew = ids[begin[plain]]
+    read.rows.append_one(batch.place[plain], drew)
+    for row, token in zip(batch.row[plain].tolist(), drew.tolist(), strict=True):
+        read.tokens[row] = ((token,),)
+    shown = _logprobs_by_draw(draws, read.rows, offset, ids.tolist(), drawn)
+    for at in np.flatnonzero(sound & ~plain).tolist():
+        _read_row(read, batch, at, ids[begin[at] : begin[at] + num_draws[at]].tolist(), int(begin[at]), shown)
+
+
+def _read_row(read: _Reading, batch: Batch, at: int, drew: list[int], begin: int, shown: dict[int, TokenLogprob]) -> None:
+    """A row with guesses, several samples or logprobs; `begin`: where its draws begin in `shown`."""
+    row, num_samples = int(batch.row[at]), int(batch.num_samples[at])
+    guesses = batch.guesses[at] if batch.guesses is not None and row not in read.step.masked else ()
+    mine = read.tokens[row] = accept(guesses, drew, num_samples)
+    read.rows.append(int(batch.place[at]), mine[0])
+    if begin in shown:
+        later = range(begin + num_samples, begin + num_samples + len(mine[0]) - 1)
+        read.logprobs[row] = ((shown[begin], *(shown[i] for i in later)), *((shown[i],) for i in range(begin + 1, begin + num_samples)))
 
 
 def _logprobs_by_draw(draws: Draws, rows: Rows, offset: int, ids: list[int], drawn: Drawn) -> dict[int, TokenLogprob]:
     if drawn.logprobs is None:
         return {}
     num_top = rows.columns.num_logprobs[draws.place[offset : offset + len(ids)]]
-    asking = np.flatnonzero(num_top >= 0).tolist()
-    return dict(zip(asking, read_logprobs(drawn.logprobs, [ids[i] for i in asking], num_top[asking].tolist()), strict=True))
+    asking = np.flatnonzero(num_top >= 0)
+    return dict(zip(asking.tolist(), read_logprobs(drawn.logprobs, [ids[i] for i in asking.tolist()], num_top[asking].tolist()), strict=True))

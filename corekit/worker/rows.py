@@ -85,6 +85,14 @@ class Rows:
         columns.last_token[place] = tokens[-1]
         columns.computed[place] += len(tokens) - 1
 
+    def append_one(self, places: Ints, tokens: Ints) -> None:
+        """One drawn token for each place."""
+        self.columns.num_tokens[places] += 1
+        self.columns.last_token[places] = tokens
+        known = self.tokens
+        for place, token in zip(places.tolist(), tokens.tolist(), strict=True):
+            known[place].append(token)
+
     def fail(self, id: int, why: str) -> None:
         self.faults[self._place[id]] = why
 
