@@ -104,7 +104,7 @@ class LLM:
 
         if not self._end.alive:
             raise EngineDead(CLOSED)
-        often = 0.1 if sys.stderr.isatty() else 10.0  # a bar that goes to a file is a line each time
+        often = 0.1 if sys.stderr.isatty() else LONG  # in a file every look at the bar stays
         bar = tqdm(total=len(prompts), desc="requests", unit="", delay=LONG, mininterval=often, maxinterval=often, disable=not progress, file=sys.stderr)
         with bar:
             return self._loop.call(self._answer_all(prompts, params, bar.update))
