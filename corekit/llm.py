@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
@@ -30,6 +31,8 @@ BACKLOG = 32
 """Requests kept waiting beyond the seats, so that the engine never waits for the next prompt."""
 LONG = 1.0
 """Seconds after which a progress bar is worth a line."""
+ENDING = 10.0
+"""Seconds that an interrupted call waits for its requests to end; a step that takes longer hangs."""
 CLOSED = "this LLM was closed; make a new one"
 
 
@@ -209,11 +212,11 @@ class _LoopThread:
             raise EngineDead(CLOSED) from error
         try:
             return future.result()
-        except asyncio.CancelledError:  # only the end of the loop cancels it
+        except CancelledError:  # only the end of the loop cancels it
             raise EngineDead(CLOSED) from None
         except BaseException:
             if future.cancel():
-                ended.wait()
+                ended.wait(ENDING)
             raise
 
     def end(self) -> None:

@@ -118,7 +118,8 @@ class SampleOutput:
 
     def _add_text(self, text: str) -> bool:
         """Add the text of token number `_num_tokens`; True when a stop string has ended the sample."""
-        if not text:
+        if not self._params.stop:
+            self._text.append(text)
             return False
         num_seen, text = len(self._held), self._held + text
         match = self._stops.find(text, num_seen) if self._num_tokens >= self._params.min_tokens else None

@@ -50,9 +50,11 @@ class Stream:
         if delta.finish_reason == "abort":  # whole requests are aborted; before the fork the first sample speaks for all
             for other in self._samples:
                 other.end("abort")
-        self.ended = self.ended or all(s.finish_reason is not None for s in self._samples)
         self._news.set()
-        return running and sample.finish_reason is not None and delta.finish_reason is None
+        if sample.finish_reason is None:
+            return False
+        self.ended = self.ended or all(s.finish_reason is not None for s in self._samples)
+        return running and delta.finish_reason is None
 
     def fail(self, error: Exception) -> None:
         """End it with an error, after the news that the caller has not taken."""
