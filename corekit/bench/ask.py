@@ -44,16 +44,21 @@ def ask_engine(client: EngineClient) -> Ask:
     return ask
 
 
+def vocab_size(client: EngineClient) -> int:
+    """Ids that a prompt may hold: those that both the model and the tokenizer know."""
+    return min(client.model.vocab_size, client.tokenizer.vocab_size)
+
+
 def check_fits(client: EngineClient, workload: Workload) -> None:
     """Raises BenchUsage before anything runs when a request of the workload cannot fit the model."""
-    vocab_size, max_model_len = client.model.vocab_size, client.model.max_model_len
+    num_ids, max_model_len = vocab_size(client), client.model.max_model_len
     for r, repetition in enumerate(workload.repetitions):
         for i, request in enumerate(repetition):
             ids = request.token_ids or ()
             place = f"workload {workload.origin}: {workload.name}.reps[{r}][{i}]"
-            if ids and max(ids) >= vocab_size:
+            if ids and max(ids) >= num_ids:
                 raise BenchUsage(
-                    f"{place}.ids: has id {max(ids)}, but {client.model.name} knows ids below {vocab_size}. "
+                    f"{place}.ids: has id {max(ids)}, but {client.model.name} knows ids below {num_ids}. "
                     "Was it made with another tokenizer? --prompts text sends its text."
                 )
             if len(ids) + request.num_output_tokens > max_model_len:

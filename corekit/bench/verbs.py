@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from .ask import ask_engine, check_fits
+from .ask import ask_engine, check_fits, vocab_size
 from .errors import BenchUsage
 from .http_client import Server
 from .machine import CpuMeter, is_local, listening_process
@@ -62,7 +62,7 @@ def bench_client(bench: Literal["latency", "throughput"], configure: Configure, 
     steps = StepLog()
     with assemble(configure(UNLIMITED_QUEUE), frontends=(), observers=(steps,)) as assembly:
         client = assembly.client
-        workload = asked.workload(client.model.vocab_size)
+        workload = asked.workload(vocab_size(client))
         check_fits(client, workload)
         loading = Loading(
             ask=ask_engine(client),
@@ -76,9 +76,9 @@ def bench_client(bench: Literal["latency", "throughput"], configure: Configure, 
         return summarise(bench, loading, attempts, {"engine": assembly.summary()})
 
 
-def bench_server(server: Server, asked: Asked, vocab_size: int | None, arrivals: Arrivals, effort: Effort, err: TextIO, server_pid: int | None) -> Result:
-    """A server at a URL. One on this machine counts as ours in processor time, if its process can be found."""
-    workload = asked.workload(vocab_size)
+def bench_server(server: Server, asked: Asked, num_ids: int | None, arrivals: Arrivals, effort: Effort, err: TextIO, server_pid: int | None) -> Result:
+    """A server at a URL; on this machine its processor time counts as ours. `num_ids`: its vocabulary, None where it is not known."""
+    workload = asked.workload(num_ids)
     if arrivals.rate is None and arrivals.concurrency is None:
         arrivals = replace(arrivals, concurrency=workload.concurrency)
     host, port, _ = server.address

@@ -162,7 +162,7 @@ def test_short_answers_are_taken_when_they_were_allowed() -> None:
 
 
 def test_a_server_that_hangs_or_is_not_there() -> None:
-    with pytest.raises(BenchError, match="no answer within 0.2 s"):
+    with pytest.raises(BenchError, match=r"no answer within 0\.2 s"):
         asked(Fake(GOOD[:2], hang=True), timeout=0.2)
     with pytest.raises(BenchError, match="Is the server running there"):
         asyncio.run(Server(url="http://127.0.0.1:1", model="m").ask(REQUEST))

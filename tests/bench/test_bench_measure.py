@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from corekit.api import CompletionOutput, Overloaded, Prompt, RequestOutput, SamplingParams, StepInput, StepStats
+from corekit.bench.ask import ask_engine
 from corekit.bench.errors import BenchError
 from corekit.bench.load import closed_loop, open_loop
 from corekit.bench.machine import SHORTEST, CpuMeter, CpuUse, is_local, listening_process, machine_facts
 from corekit.bench.measure import Effort, measure
+from corekit.bench.planning import InstantExecutor, StepWindow, collector_pauses
 from corekit.bench.progress import PATIENCE, Progress
 from corekit.bench.result import noise_remarks
+from corekit.bench.steps import StepLog, step_samples
 from corekit.bench.trace import Trace, figures
 from corekit.bench.workload import Request
 
@@ -201,3 +207,86 @@ def test_progress_speaks_only_after_a_while() -> None:
     assert out.getvalue().startswith("W2 repetition 1/3: 2 of 3 requests answered")
     progress.advance()
     assert out.getvalue().count("\n") == 1
+
+
+class Answering:
+    """An engine's client that answers with the given numbers of tokens, whatever it is asked."""
+
+    def __init__(self, num_prompt_tokens: int, *deliveries: int, fault: Exception | None = None) -> None:
+        self.num_prompt_tokens, self.deliveries, self.fault = num_prompt_tokens, deliveries, fault
+        self.asked: list[tuple[Prompt, SamplingParams]] = []
+
+    async def generate(self, prompt: Prompt, params: SamplingParams) -> AsyncIterator[RequestOutput]:
+        self.asked.append((prompt, params))
+        for number in self.deliveries:
+            output = CompletionOutput(index=0, text="", token_ids=(7,) * number)
+            yield RequestOutput(request_id="r", prompt=None, num_prompt_tokens=self.num_prompt_tokens, num_cached_tokens=1, outputs=(output,), finished=False)
+        if self.fault:
+            raise self.fault
+
+
+def answered(client: Answering, request: Request = REQUESTS[4]) -> Trace:
+    return asyncio.run(ask_engine(client)(request))  # type: ignore[arg-type, unused-ignore]
+
+
+def test_an_engine_is_asked_for_exact_counts() -> None:
+    client = Answering(1, 1, 0, 3, 1)
+    found = answered(client)
+    assert (found.num_prompt_tokens, found.num_cached_tokens, found.num_output_tokens, len(found.arrivals)) == (1, 1, 5, 3)
+    ((prompt, params),) = client.asked
+    assert (prompt.token_ids, params.max_tokens, params.temperature, params.ignore_eos) == ((1,), 5, 0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("client", "says"),
+    [
+        (Answering(1, 1, 3), "asked for 5 tokens and got 4"),
+        (Answering(1, 1, 5), "asked for 5 tokens and got 6"),
+        (Answering(2, 5), "a prompt of 1 ids was counted as 2"),
+        (Answering(1, 2, fault=Overloaded("full")), "Overloaded: full"),
+    ],
+)
+def test_an_engine_that_miscounts_or_refuses_is_an_error(client: Answering, says: str) -> None:
+    with pytest.raises(BenchError, match=says):
+        answered(client)
+
+
+def step(number: int, **changes: int) -> StepStats:
+    counts = {"num_rows": 2, "num_tokens": 2, "num_output_tokens": 2, "num_preempted": 0, "num_running": 2, "num_waiting": 3, "num_free_blocks": 9}
+    return StepStats(number=number, **{**counts, **changes}, plan_seconds=0.25, submit_seconds=0.5, collect_seconds=1.0, commit_seconds=2.0)
+
+
+def test_steps_are_taken_once_and_summed_by_phase() -> None:
+    log = StepLog()
+    for number in range(3):
+        log.on_step(step(number))
+    assert step_samples(log.take()) == {"plan": [0.25] * 3, "submit": [0.5] * 3, "collect": [1.0] * 3, "commit": [2.0] * 3, "in_all": [3.75] * 3}
+    assert log.take() == []
+
+
+def test_a_window_keeps_its_steps_and_closes_the_gate() -> None:
+    window = StepWindow()
+    executor = InstantExecutor(window.gate)
+
+    def steps() -> None:
+        for number in range(9):
+            executor.submit(StepInput(number=number, rows=()))
+            executor.collect()
+            window.on_step(step(number))
+
+    thread = threading.Thread(target=steps, daemon=True)
+    thread.start()
+    assert [stats.number for stats, _, _ in window.fill(4, lambda done: None)] == [0, 1, 2, 3]
+    assert not window.gate.is_set()
+    assert [stats.number for stats, _, _ in window.fill(3, lambda done: None)] == [4, 5, 6]
+    window.gate.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_collections_are_heard_while_watched() -> None:
+    with collector_pauses() as pauses:
+        gc.collect(0)
+        gc.collect(2)
+    gc.collect(0)
+    assert [generation for generation, _ in pauses if generation != 1] == [0, 2]
