@@ -104,31 +104,33 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
 
 
 def _distributions(notes: list[str], failures: list[Failure]) -> Iterator[tuple[str, str, list[metadata.EntryPoint]]]:
-    """(name, version, entry points of our group), once per distribution: the first on the path is the one that Python imports."""
-    first: dict[str, str] = {}
+    """(name, version, entry points of our group) of each distribution that has any. Of two of one name, the first on the path counts."""
+    seen: set[str] = set()
     for distribution in metadata.distributions():
+        if not _mentions_us(distribution):
+            continue  # reading the metadata of everything that is installed would take most of the time
         name, version = "?", "?"
         try:
-            name, version = canonicalize_name(distribution.metadata["Name"] or "?"), distribution.version or "?"
+            name, version = canonicalize_name(distribution.metadata["Name"]), distribution.version
             entries = [entry for entry in distribution.entry_points if entry.group == GROUP]
+            first = metadata.distribution(name)
         except Exception as error:
             plugin = Plugin(distribution=name, version=version, entry="?", module="?")
-            if _mentions_us(distribution):
-                failures.append(Failure(plugin=plugin, reason=f"its metadata cannot be read: {error}", traceback=traceback.format_exc()))
+            failures.append(Failure(plugin=plugin, reason=f"its metadata cannot be read: {type(error).__name__}: {error}", traceback=traceback.format_exc()))
             continue
-        if name in first:
-            if entries:
-                notes.append(f"{name} is there twice: {first[name]} is used, {version} in {distribution.locate_file('')} is not")
+        place = distribution.locate_file("")
+        if name in seen or (first.version, first.locate_file("")) != (version, place):
+            notes.append(f"{name} is there twice: {first.version} in {first.locate_file('')} is used, {version} in {place} is not")
             continue
-        first[name] = f"{version} in {distribution.locate_file('')}"
+        seen.add(name)
         yield name, version, entries
 
 
 def _mentions_us(distribution: metadata.Distribution) -> bool:
     try:
-        return f"[{GROUP}]" in (distribution.read_text("entry_points.txt") or "")
+        return GROUP in (distribution.read_text("entry_points.txt") or "")
     except Exception:
-        return False
+        return True  # what is wrong with it is said when it is read
 
 
 def _register(plugin: Plugin) -> list[Registered]:

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, PydanticUserError, ValidationError, create_model
-from pydantic.fields import FieldInfo
+from pydantic import ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic_core import PydanticUndefined
 
 from .catalog import Candidate
@@ -68,7 +67,7 @@ def _model(candidate: Candidate, declared: type, hints: Mapping[str, Any]) -> An
     for field in dataclasses.fields(declared):
         if field.name in hints:
             needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            fields[_field(field.name)] = (hints[field.name], FieldInfo(default=PydanticUndefined if needed else None, alias=field.name, validation_alias=field.name))
+            fields[_field(field.name)] = (hints[field.name], Field(default=PydanticUndefined if needed else None, alias=field.name))
     try:
         return create_model(f"{declared.__name__}Table", __config__=ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True), **fields)
     except PydanticUserError as error:

@@ -5,6 +5,7 @@ A key whose part does not exist yet is here all the same and refuses every value
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
@@ -149,7 +150,7 @@ class Tables(Table):
     plugins: PluginsTable = PluginsTable()
 
 
-ELSEWHERE = {
+ELSEWHERE: Mapping[str, str] = {
     "api_key": "[frontend.options] api_keys",
     "enable_prefix_caching": '"lru-prefix" in [block_allocator] stack',
     "disable_log_requests": "[frontend.options] log_requests",

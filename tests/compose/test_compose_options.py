@@ -1,0 +1,106 @@
+"""Options of parts: a frozen dataclass becomes checked values, with every fault at once and the key as the user wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from corekit.api import API_VERSION, Provider
+from corekit.compose.catalog import Candidate
+from corekit.compose.config import load
+from corekit.compose.discovery import Plugin
+from corekit.compose.errors import ConfigError
+from corekit.compose.options import read_options
+from corekit.compose.problems import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    name: str
+    port: Annotated[int, Field(ge=0, le=9)] = 8
+    rate: float = 0.5
+    keys: tuple[str, ...] = ()
+    tables: tuple[tuple[int, ...], ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    mode: Literal["fast", "slow"] = "fast"
+    on: bool = True
+    maybe: str | None = None
+    model_config: str = "a name that pydantic keeps for itself"
+
+    def __post_init__(self) -> None:
+        if self.name == "bad":
+            raise ValueError("name must not be 'bad'")
+
+
+def place(path: Path) -> str:
+    return ".".join(map(str, ("[x.options]", *path)))
+
+
+def read(raw: dict[str, Any], declared: type | None = Options, environ: dict[str, str] | None = None) -> Any:
+    provider: Provider[Any] = Provider(name="part", api=API_VERSION, summary="", build=lambda context, options: None, options=declared)
+    candidate = Candidate(slot="sampler", provider=provider, plugin=Plugin(distribution="dist", version="1", entry="e", module="m"))
+    return read_options(candidate, raw, place, environ or {})
+
+
+def test_values_and_defaults() -> None:
+    read_value = read({"name": "a", "keys": ["x"], "tables": [[1], [2, 3]], "rate": 1, "on": False, "labels": {"a": "b"}, "model_config": "mine"})
+    assert read_value == Options(name="a", keys=("x",), tables=((1,), (2, 3)), rate=1.0, on=False, labels={"a": "b"}, model_config="mine")
+    assert read({"name": "a"}) == Options(name="a")
+
+
+def test_all_faults_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({"prot": 1, "port": 10, "rate": "x", "keys": ["a", 1], "mode": "fats", "on": 0, "maybe": 3, "labels": {"a": 1}})
+    text = "\n".join(caught.value.problems)
+    for part in (
+        "[x.options].prot: unknown key. Did you mean 'port'?",
+        "[x.options].port: must be an integer from 0 to 9, got 10",
+        "[x.options].rate: must be a number, got 'x'",
+        "[x.options].keys.1: must be a text, got 1",
+        "[x.options].mode: must be one of 'fast', 'slow', got 'fats'. Did you mean 'fast'?",
+        "[x.options].on: must be true or false, got 0",
+        "[x.options].maybe: must be a text, got 3",
+        "[x.options].labels.a",
+        "[x.options].name: is missing",
+    ):
+        assert part in text
+    assert len(caught.value.problems) == 9
+
+
+def test_what_the_dataclass_itself_refuses() -> None:
+    with pytest.raises(ConfigError, match=r"\[x.options\]: part from dist 1: name must not be 'bad'"):
+        read({"name": "bad"})
+
+
+def test_a_part_without_options_takes_none() -> None:
+    assert read({}, None) is None
+    with pytest.raises(ConfigError, match=r"\[x.options\]\.a: part from dist 1 takes no options"):
+        read({"a": 1}, None)
+
+
+def test_variables() -> None:
+    environ = {"SECRET": "0123", "PORT": "7"}
+    assert read({"name": "env:SECRET", "port": "env:PORT", "keys": ["env:SECRET", "b"]}, environ=environ) == Options(name="0123", port=7, keys=("0123", "b"))
+
+
+def test_missing_variables_are_faults_among_the_others() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({"name": "env:NOBODY", "port": "env:NOTHING", "rate": "x"})
+    assert list(caught.value.problems) == [
+        "[x.options].name: 'env:NOBODY': the variable NOBODY is not set",
+        "[x.options].port: 'env:NOTHING': the variable NOTHING is not set",
+        "[x.options].rate: must be a number, got 'x'",
+    ]
+
+
+def test_a_type_that_is_no_dataclass_is_the_plugins_fault() -> None:
+    with pytest.raises(ConfigError, match="fault of the plugin"):
+        read({}, int)
+
+
+def test_secrets_of_variables_are_not_in_the_configuration() -> None:
+    config = load(given={"frontend": [{"use": "openai-http", "options": {"api_keys": ["env:SECRET"]}}]}, environ={"SECRET": "0123"})
+    assert "0123" not in str(config)

@@ -1,0 +1,136 @@
+"""How the pool is sized, and that no order of the stack disables a layer without being told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corekit.api import API_VERSION, BlockAllocator, BuildContext, Provider
+from corekit.builtin.free_list import FreeList
+from corekit.compose.catalog import Candidate
+from corekit.compose.discovery import Plugin
+from corekit.compose.errors import ConfigError
+from corekit.compose.memory import Pool, size_pool
+from corekit.compose.parts import Part
+from corekit.compose.stack import build_stack
+
+NUMBERS: dict[str, Any] = {
+    "device": "cpu",
+    "free_memory": 1_000_000,
+    "bytes_per_block": 100,
+    "block_size": 16,
+    "num_blocks": 0,
+    "memory_utilization": 0.9,
+    "max_num_seqs": 4,
+    "max_model_len": 100,
+}
+
+
+def pool(**numbers: Any) -> Pool:
+    return size_pool(**{**NUMBERS, **numbers})
+
+
+def test_a_cpu_pool_is_what_the_seats_need() -> None:
+    assert pool().num_blocks == 4 * 7
+
+
+def test_and_at_most_a_quarter_of_the_memory_with_the_null_block() -> None:
+    assert pool(max_num_seqs=1000).num_blocks == 2499
+    assert (pool(max_num_seqs=1000).num_blocks + 1) * 100 <= 250_000
+
+
+def test_a_gpu_pool_is_what_it_may_use() -> None:
+    assert pool(device="cuda").num_blocks == 8999
+    assert pool(device="cuda:1", memory_utilization=0.5).num_blocks == 4999
+
+
+def test_a_number_that_was_asked_for_is_taken() -> None:
+    assert pool(num_blocks=3, free_memory=0).num_blocks == 3
+    assert pool(device="cuda", num_blocks=5).num_blocks == 5
+
+
+@pytest.mark.parametrize(("block_size", "least"), [(1, 3), (2, 2), (16, 2)])
+def test_the_floor_is_a_small_request_and_a_block_to_spare(block_size: int, least: int) -> None:
+    assert pool(block_size=block_size, num_blocks=least).num_blocks == least
+    with pytest.raises(ConfigError) as caught:
+        pool(block_size=block_size, num_blocks=least - 1)
+    assert f"{least - 1} blocks of {block_size} tokens, at least {least} are needed" in str(caught.value)
+
+
+def test_no_memory_is_an_error_with_the_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"0 blocks.*A block takes 100 bytes; 0 MiB are free, of which the pool may take 25%"):
+        pool(free_memory=300)
+
+
+def test_the_start_up_line() -> None:
+    assert pool().line() == "KV cache: 28 blocks of 16 tokens = 448 tokens (0 MiB); largest context 100 tokens"
+    small = pool(num_blocks=5)
+    assert small.largest_context == 80
+    assert small.line().endswith("largest context 80 tokens (max_model_len is 100, but the pool holds no more)")
+
+
+class Layer:
+    """A layer that stands on another."""
+
+    def __init__(self, inner: BlockAllocator) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    available = property(lambda self: self.inner.available)
+
+    def find(self, query: Any) -> Any:
+        return self.inner.find(query)
+
+    take, give, hold = (lambda self, x, n=n: getattr(self.inner, n)(x) for n in ("take", "give", "hold"))
+
+    def publish(self, block: int, key: Any, retain_until: float | None = None) -> bool:
+        return self.inner.publish(block, key, retain_until)
+
+    def stats(self) -> Any:
+        return self.inner.stats()
+
+
+def layer(name: str, build: Any) -> Part:
+    provider: Provider[Any] = Provider(name=name, api=API_VERSION, summary="", build=lambda context, options: build(context))
+    candidate = Candidate(slot="block_allocator", provider=provider, plugin=Plugin(distribution="dist", version="1", entry="e", module="m"))
+    return Part(candidate=candidate, options=None, place="f.toml: [block_allocator] stack", why="named")
+
+
+CONTEXT = BuildContext(num_blocks=8)
+FREE = layer("free", lambda context: FreeList(context.num_blocks))
+CACHE = layer("cache", lambda context: Layer(context.inner))
+
+
+def test_a_stack_is_built_bottom_up() -> None:
+    top = build_stack([CACHE, CACHE, FREE], CONTEXT)
+    assert isinstance(top, Layer)
+    assert isinstance(top.inner, Layer)
+    assert top.available == 8
+
+
+def test_a_bottom_that_is_not_last_would_disable_what_is_below() -> None:
+    with pytest.raises(ConfigError, match=r"\['free', 'cache', 'free'\]: free from dist 1 takes no block from the layer beneath"):
+        build_stack([FREE, CACHE, FREE], CONTEXT)
+
+
+def test_a_layer_that_needs_one_beneath_cannot_be_last() -> None:
+    with pytest.raises(ConfigError, match="cache from dist 1 stands at the bottom of the stack and raised AttributeError"):
+        build_stack([CACHE], CONTEXT)
+
+
+def test_a_layer_that_refuses_its_place_says_so() -> None:
+    def build(context: BuildContext) -> Any:
+        raise ValueError("put me last")
+
+    with pytest.raises(ConfigError, match=r"\[block_allocator\] stack = \['odd', 'free'\]: odd from dist 1: put me last"):
+        build_stack([layer("odd", build), FREE], CONTEXT)
+
+
+def test_the_proof_leaves_every_block_free() -> None:
+    stack = build_stack([CACHE, FREE], CONTEXT)
+    taken = stack.take(8)
+    assert taken is not None
+    assert sorted(taken.ids) == list(range(1, 9))
