@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 import click
 
 from corekit import __version__
 
-_VERBS = {
+_VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("corekit.cli.serve:serve", "Serve a model over HTTP."),
     "run": ("corekit.cli.run:run", "Answer one prompt and end."),
     "check": ("corekit.cli.check:check", "Compose everything except weights; say what fills each slot."),

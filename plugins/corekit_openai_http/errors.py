@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from corekit.api import EngineDead, InvalidRequest, Overloaded, RequestFailed
 
-_TYPES = {401: "authentication_error", 408: "timeout_error", 500: "server_error", 503: "overloaded_error"}
+_TYPES: Mapping[int, str] = {401: "authentication_error", 408: "timeout_error", 500: "server_error", 503: "overloaded_error"}
 
 
 class ApiError(Exception):

@@ -11,7 +11,7 @@ from .errors import invalid
 from .fields import convert, unsupported
 
 MAX_MESSAGES = 2048
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES: Mapping[str, str] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """`developer` is the newer word for `system`; templates know the older one."""
 _UNSUPPORTED = ("name", "tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations", "reasoning_content", "reasoning")
 
