@@ -9,13 +9,15 @@ import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from .errors import SourceError
 
 MAX_HEADER_BYTES = 100_000_000
-BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
-BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}
+BITS: Mapping[str, int] = {
+    **{"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16},
+    **{"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64},
+}
 
 
 def tensor_sizes(path: Path) -> dict[str, int]:
@@ -58,7 +60,7 @@ def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
     return span[0], span[1]
 
 
-def _naturals(value: Any) -> bool:
+def _naturals(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and len(value) <= 16 and all(type(number) is int and 0 <= number < 1 << 63 for number in value)
 
 

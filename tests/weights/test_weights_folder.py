@@ -83,14 +83,14 @@ def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_folder(tmp_path, {"a": torch.zeros(1), "b": torch.zeros(1)}, shards=2)
     first, second = sorted(tmp_path.glob("*.safetensors"))
     second.write_bytes(first.read_bytes())
-    with pytest.raises(SourceError, match="tensor 'a' is in"):
+    with pytest.raises(SourceError, match=r"tensor 'a' is in"):
         opened(tmp_path)
 
 
 def test_several_files_without_an_index(tmp_path: Path) -> None:
     write_folder(tmp_path, tensors(), shards=2)
     (tmp_path / "model.safetensors.index.json").unlink()
-    with pytest.raises(SourceError, match="2 safetensors files and no"):
+    with pytest.raises(SourceError, match=r"2 safetensors files and no"):
         opened(tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_several_files_without_an_index(tmp_path: Path) -> None:
 def test_a_broken_configuration(tmp_path: Path, content: str) -> None:
     write_folder(tmp_path, tensors())
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(SourceError, match="config.json: not"):
+    with pytest.raises(SourceError, match=r"config.json: not"):
         opened(tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_a_hub_id_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(SourceError, match="somebody/something: the hub cannot be reached.*folder"):
+    with pytest.raises(SourceError, match=r"somebody/something: the hub cannot be reached.*folder"):
         open_source("somebody/something", cache_dir=tmp_path)
 
 

@@ -114,7 +114,7 @@ def test_stored_rotary_factors_become_llama3_scaling(tmp_path: Path) -> None:
 
     for wrong in (divisors * 1.5, np.full_like(divisors, np.nan), divisors[::-1].copy()):
         path = write_gguf(tmp_path / "w.gguf", llama_tensors(), extra={"llama.rope.freq_base": 500000.0}, raw={"rope_freqs.weight": wrong})
-        with pytest.raises(SourceError, match="rotary factors"):
+        with pytest.raises(SourceError, match=r"rotary factors"):
             opened(path)
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_rightly_is_refused(tmp_path: Path, change: dict[str
 def test_a_type_without_dequantization_is_refused_before_loading(tmp_path: Path) -> None:
     tensors = llama_tensors()
     embedding = tensors.pop("model.embed_tokens.weight")
-    with pytest.raises(SourceError, match="type I32 cannot be dequantized"):
+    with pytest.raises(SourceError, match=r"type I32 cannot be dequantized"):
         opened(write_gguf(tmp_path / "m.gguf", tensors, raw={"token_embd.weight": embedding.astype(np.int32)}))
 
 

@@ -85,7 +85,7 @@ HOSTILE = {
 def test_hostile_gguf(tmp_path: Path, case: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(HOSTILE[case])
-    with pytest.raises(SourceError, match="m.gguf"):
+    with pytest.raises(SourceError, match=r"m.gguf"):
         GgufSource(path, name=str(path), progress=False)
 
 
@@ -93,7 +93,7 @@ def test_tensors_that_share_bytes_cannot_multiply_the_memory(tmp_path: Path) -> 
     many = b"".join(entry(f"blk.{at}.attn_q.weight", (1024, 16), 0, 0) for at in range(1000))
     path = tmp_path / "m.gguf"
     path.write_bytes(header(1000, 1) + ARCHITECTURE + many + b"\0" * (1 << 17))
-    with pytest.raises(SourceError, match="add up to"):
+    with pytest.raises(SourceError, match=r"add up to"):
         GgufSource(path, name="m", progress=False)
 
 
@@ -169,14 +169,14 @@ HOSTILE_SAFETENSORS = {
 def test_hostile_safetensors(tmp_path: Path, case: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(HOSTILE_SAFETENSORS[case])
-    with pytest.raises(SourceError, match="model.safetensors"):
+    with pytest.raises(SourceError, match=r"model.safetensors"):
         FolderSource(tmp_path, name="m", progress=False)
 
 
 def test_a_type_that_cannot_be_hashed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors_bytes(one(dtype=["F32"])))
-    with pytest.raises(SourceError, match="type"):
+    with pytest.raises(SourceError, match=r"type"):
         tensor_sizes(path)
 
 

