@@ -32,6 +32,12 @@ class Drain:
     async def run(self, seconds: float) -> None:
         """Gives the work in flight its time, then ends it. Being cancelled ends it at once."""
         self.begun = True
+        await self._wait(seconds)
+        self.over.set_result(None)
+        await self._wait(1.0)  # a client that does not read must not hold the server
+
+    async def _wait(self, seconds: float) -> None:
+        """Until nothing is in flight, the time is over, or the task is told once more to end."""
         try:
             async with asyncio.timeout(seconds):
                 await self._quiet.wait()
@@ -39,12 +45,6 @@ class Drain:
             pass
         except asyncio.CancelledError:
             forgive()
-        self.over.set_result(None)
-        try:
-            async with asyncio.timeout(1.0):  # a client that does not read must not hold the server
-                await self._quiet.wait()
-        except TimeoutError:
-            pass
 
 
 def forgive() -> None:

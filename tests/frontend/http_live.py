@@ -192,7 +192,7 @@ class Live:
         assert self._ready.wait(10)
         if self.error is not None:
             raise self.error
-        self.http = httpx.Client(base_url=self.url, timeout=20)
+        self.http = httpx.Client(base_url=self.url, timeout=20, verify=False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
