@@ -14,10 +14,13 @@ from typing import Any, TypeGuard
 from .errors import SourceError
 
 MAX_HEADER_BYTES = 100_000_000
-BITS: Mapping[str, int] = {
-    **{"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16},
-    **{"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64},
-}
+NAMES_BY_BITS = (
+    (8, ("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2")),
+    (16, ("I16", "U16", "F16", "BF16")),
+    (32, ("I32", "U32", "F32")),
+    (64, ("I64", "U64", "F64")),
+)
+BITS = {name: bits for bits, names in NAMES_BY_BITS for name in names}
 
 
 def tensor_sizes(path: Path) -> dict[str, int]:
