@@ -149,7 +149,7 @@ class Scheduler:
         r, admission = row.request, None
         r.steps_in_flight += 1
         if not r.sent:
-            asked, r.sent, r.table_sent = r.group.asked, True, 0
+            asked, r.sent = r.group.asked, True
             admission = Admission(tuple(r.tokens), r.num_prompt_tokens, asked.params, asked.seed, r.sample, asked.end_ids)
         at = r.table_sent
         blocks: tuple[int, ...] = ()

@@ -5,7 +5,7 @@ Every grant, refusal and preemption keeps the limits by itself: a policy may cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +14,7 @@ from corekit.api import PASSED_OVER, Grant, PreemptMode, PrefixMatch, Reason, Re
 from .blocks import NO_MATCH, BlockTables, KeyChain
 from .request import Request
 
-REFUSED = {reason: Grant(reason=reason) for reason in Reason}
+REFUSED: Mapping[Reason, Grant] = {reason: Grant(reason=reason) for reason in Reason}
 ONE_TOKEN = Grant(1)
 
 
@@ -177,7 +177,7 @@ class Step:
         table = blocks.hold(match)
         if table is None:
             return REFUSED[Reason.BLOCKS]
-        r.table, r.table_sent = table, 0
+        r.table = table
         r.num_computed_tokens = r.num_committed = start
         r.num_published = len(match.blocks)
         grant = self._grant(r, start, count, 0)

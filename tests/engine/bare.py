@@ -28,9 +28,7 @@ class Bare:
             journal=CopyJournal(),
             policy=policy or Fcfs(),
             fallback=Fcfs(),
-            limits=Limits(
-                num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=4096, **limits
-            ),
+            limits=Limits(num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=4096, **limits),
             clock=lambda: float(clock()),
         )
         self.work: dict[str, int] = {}
@@ -40,9 +38,7 @@ class Bare:
         ids = tuple(range(prompt)) if isinstance(prompt, int) else tuple(prompt)
         name = f"r{self.scheduler._num_arrivals}"
         params = SamplingParams(n=n, max_tokens=max_tokens)
-        new = NewRequest(
-            request_id=name, token_ids=ids, params=params, max_tokens=max_tokens, seed=0, end_ids=end_ids, arrival_time=0.0, priority=priority
-        )
+        new = NewRequest(request_id=name, token_ids=ids, params=params, max_tokens=max_tokens, seed=0, end_ids=end_ids, arrival_time=0.0, priority=priority)
         self.scheduler.add(new)
         return self.scheduler.groups[name].samples[0]
 

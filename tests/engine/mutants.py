@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from corekit.engine import blocks, scheduler, step_plan
-from corekit.worker import runner, worker  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,22 @@ MUTANTS = [
     mutant("double give", B, "release", ("if not self.refs[block]:", "if self.refs[block] < 2:")),
     mutant("published while half-shared", B, "publish", ("if self.refs[block] > 1:", "if False:")),
     mutant("copies dropped", C, "drain", ("copies, self._copies = tuple(self._copies), []", "copies, self._copies = (), []")),
-    mutant("copies made twice, a step late", C, "drain", ("copies, self._copies = tuple(self._copies), []", "copies, self._copies = getattr(self, 'late', ()), []; self.late = tuple(self._copies)"), ("tuple(self._copies)", "tuple(kept)"), ("copies, self._copies", "kept = self._copies; copies, self._copies")),
-    mutant("hash without parent", K, "_child", ("self._keys.get((parent, tokens, extra))", "self._keys.get((None, tokens, extra))"), ("self._keys[parent, tokens, extra]", "self._keys[None, tokens, extra]")),
+    mutant(
+        "copies made twice, a step late",
+        C,
+        "drain",
+        ("copies, self._copies = tuple(self._copies), []", "copies, self._copies = getattr(self, 'late', ()), []; self.late = tuple(self._copies)"),
+        ("tuple(self._copies)", "tuple(kept)"),
+        ("copies, self._copies", "kept = self._copies; copies, self._copies"),
+    ),
+    mutant(
+        "hash without parent",
+        K,
+        "_child",
+        ("self._keys.get((parent, tokens, extra))", "self._keys.get((None, tokens, extra))"),
+        ("self._keys[parent, tokens, extra]", "self._keys[None, tokens, extra]"),
+    ),
     mutant("published before computed", S, "_publish", ("self._keys.extend", "r.num_committed = min(len(r.tokens), size * len(r.table)); self._keys.extend")),
-    mutant("fork shares one block too many", S, "_fork", ("leader.table[: self.blocks.span(num_prompt)]", "leader.table")),
     mutant("sibling shares with a leader that has left", S, "_fork", ("if leader.state is RequestState.RUNNING:", "if True:")),
     mutant("seats of siblings not returned", S, "_fork", ("leader.num_samples = 1", "pass")),
     mutant("sibling starts beyond the prompt", S, "_fork", ("r.num_committed = num_prompt", "r.num_committed = num_prompt + 1")),
@@ -46,25 +57,36 @@ MUTANTS = [
     mutant("leak on a fault", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'error' else self.step.resident.remove(r))")),
     mutant("an aborted request stays in the waiting list", S, "_finish", ("self._unqueue(r)", "pass")),
     mutant("commit for a preempted request dropped", S, "commit", ("r.tokens.extend(accepted)", "r.tokens.extend(accepted if r.table else ())")),
-    mutant("tokens of a finished request kept", S, "commit", ("if r.state is RequestState.FINISHED:", "if r.state is RequestState.FINISHED and r.group.finished and r.group.finish_reason == 'abort':")),
+    mutant(
+        "tokens of a finished request kept",
+        S,
+        "commit",
+        ("if r.state is RequestState.FINISHED:", "if r.state is RequestState.FINISHED and r.group.finished and r.group.finish_reason == 'abort':"),
+    ),
     mutant("in flight never lowered", S, "commit", ("r.num_in_flight -= row.max_new_tokens", "r.num_in_flight -= min(1, row.max_new_tokens)")),
     mutant("rejected drafts count as computed", S, "commit", ("r.num_computed_tokens -= rejected", "pass")),
     mutant("rejected drafts count as committed", S, "commit", ("row.num_tokens - rejected", "row.num_tokens")),
     mutant("preempted in flight is never queued again", S, "commit", ("self._queue(r)", "pass")),
     mutant("recompute forgets outputs", S, "_send", ("tuple(r.tokens)", "tuple(r.tokens[: r.num_prompt_tokens] + [7] * r.num_output_tokens)")),
     mutant("sibling draws as the leader", S, "_send", ("asked.seed, r.sample,", "asked.seed, 0,")),
-    mutant("table of a new life sent from its middle", S, "_send", ("True, 0", "True, min(1, r.table_sent)")),
+    mutant("table of a new life sent from its middle", P, "vacate", ("[], 0, False", "[], min(1, r.table_sent), False")),
     mutant("copied block not sent", P, "_grant", ("r.table_sent = min(r.table_sent, changed)", "pass")),
     mutant("worker keeps the old life", P, "vacate", ("[], 0, False", "[], 0, r.sent")),
     mutant("in flight kept on undo", P, "preempt", ("r.num_in_flight -= row.max_new_tokens", "pass")),
     mutant("budget kept on undo", P, "preempt", ("self.token_budget += row.num_tokens", "pass")),
     mutant("undone row still runs", P, "preempt", ("self.rows.pop(r, None)", "self.rows.get(r)")),
-    mutant("computed kept on preemption", P, "preempt", ("r.num_computed_tokens = r.num_committed = r.num_published = 0", "r.num_committed = r.num_published = 0")),
+    mutant(
+        "computed kept on preemption", P, "preempt", ("r.num_computed_tokens = r.num_committed = r.num_published = 0", "r.num_committed = r.num_published = 0")
+    ),
     mutant("readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued:", "if False:")),
     mutant("hit without holding", P, "_admit", ("blocks.hold(match)", "blocks.share([b.place.block for b in match.blocks])")),
-    mutant("hit counted one block short", P, "_admit", ("start = len(match.blocks) * blocks.block_size", "start = max(0, len(match.blocks) - 1) * blocks.block_size")),
+    mutant(
+        "hit counted one block short",
+        P,
+        "_admit",
+        ("start = len(match.blocks) * blocks.block_size", "start = max(0, len(match.blocks) - 1) * blocks.block_size"),
+    ),
     mutant("table kept when the stack breaks its word", P, "_admit", ("blocks.release(table)", "pass")),
-    mutant("idle hits not counted", P, "_admit", (" + match.num_taken", "")),
     mutant("cached to the last token", P, "_match", ("(len(r.tokens) - 1)", "len(r.tokens)")),
     mutant("max_tokens without what is in flight", P, "schedule", ("r.num_known >= r.max_known", "len(r.tokens) >= r.max_known")),
     mutant("ends while its drafts are in flight", P, "_end", ("if r.steps_in_flight:", "if False:")),

@@ -46,17 +46,13 @@ class Answering:
 def build(executor, observers=(), num_blocks=32) -> Engine:
     clock = itertools.count().__next__
     limits = Limits(num_blocks=num_blocks, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=4096)
-    scheduler = Scheduler(
-        stack=FreeList(num_blocks), journal=CopyJournal(), policy=Fcfs(), fallback=Fcfs(), limits=limits, clock=lambda: float(clock())
-    )
+    scheduler = Scheduler(stack=FreeList(num_blocks), journal=CopyJournal(), policy=Fcfs(), fallback=Fcfs(), limits=limits, clock=lambda: float(clock()))
     return Engine(scheduler, executor, observers=observers, clock=lambda: float(clock()))
 
 
 def asked(name: str, prompt: int = 3, max_tokens: int = 4, n: int = 1) -> NewRequest:
     params = SamplingParams(n=n, max_tokens=max_tokens)
-    return NewRequest(
-        request_id=name, token_ids=tuple(range(prompt)), params=params, max_tokens=max_tokens, seed=0, end_ids=(), arrival_time=0.0
-    )
+    return NewRequest(request_id=name, token_ids=tuple(range(prompt)), params=params, max_tokens=max_tokens, seed=0, end_ids=(), arrival_time=0.0)
 
 
 def run(engine: Engine) -> list:
@@ -176,5 +172,3 @@ def test_fail_all_answers_everyone() -> None:
         ("a", 1, "error", "the device is gone"),
         ("b", 0, "error", "the device is gone"),
     }
-
-

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-
-from world import Setting, World
 from walk import walk
-
+from world import Setting, World
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +75,7 @@ class Law(RuleBasedStateMachine):
             self.world.finish()
 
 
-Law.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+Law.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 TestLaw = Law.TestCase
 
 

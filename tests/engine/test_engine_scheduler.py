@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-
 from bare import Bare
+from prefix_layer import PrefixLayer
+
 from corekit.api import Reason, RequestState
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
@@ -35,6 +36,44 @@ def test_no_position_is_computed_twice(threshold: int) -> None:
     bare.add(9, max_tokens=4, n=3)
     bare.run()
     assert bare.work == {"r0": 5 + 5, "r1": 1, "r2": 9 + 3 * 3}
+
+
+def test_a_cached_prefix_is_not_computed_again_but_for_its_last_token() -> None:
+    for length, computed in ((8, 4), (9, 1), (7, 3), (3, 3)):
+        bare = Bare(stack=PrefixLayer(FreeList(32)))
+        bare.add(length, max_tokens=1)
+        bare.run()
+        bare.add(length, max_tokens=1)
+        bare.run()
+        assert bare.work == {"r0": length, "r1": computed}
+
+
+def test_a_half_shared_block_is_not_published_until_one_table_lists_it() -> None:
+    """The leader fills the half block before its fork commits; a sibling left alone with it would write into a published block."""
+    stack = PrefixLayer(FreeList(32))
+    bare = Bare(stack=stack)
+    bare.add(6, max_tokens=8, n=2)
+    flights = [bare.schedule() for _ in range(3)]  # the prompt, position 6, position 7
+    shared = flights[0][0].request.table[1]
+    for rows in flights:
+        bare.commit(rows)
+    assert bare.scheduler.blocks.refs[shared] == 2
+    assert shared not in stack.key_of
+    bare.step()  # the sibling copies it at its first write
+    bare.step()
+    assert bare.scheduler.blocks.refs[shared] == 1
+    assert shared in stack.key_of
+    bare.run()
+
+
+def test_nothing_is_computed_beyond_the_answer_while_it_is_in_flight() -> None:
+    bare = Bare()
+    bare.add(3, max_tokens=2)
+    flights = [bare.schedule() for _ in range(4)]
+    assert [len(rows) for rows in flights] == [1, 1, 0, 0]
+    for rows in flights[:2]:
+        bare.commit(rows)
+    assert list(bare.scheduler.audit()) == []
 
 
 def test_samples_share_the_blocks_of_their_prompt() -> None:

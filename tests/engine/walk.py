@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
-from corekit.api import SamplingParams
-from corekit.engine.request import NewRequest
 from fingerprint_solo import solo_answer
 from world import Setting, World
+
+from corekit.api import SamplingParams
+from corekit.engine.request import NewRequest
 
 BASE = random.Random(1).choices(range(50), k=40)
 

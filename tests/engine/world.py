@@ -9,9 +9,10 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-import torch
+from fingerprint_solo import VOCAB, fingerprint, solo_answer
+from prefix_layer import PrefixLayer, Unreliable
 
-from corekit.api import EngineDead, InvalidRequest, KvPlan, Model, Reason, RequestState, Sampler, SamplingParams  # noqa: F401
+from corekit.api import KvPlan, RequestState, SamplingParams
 from corekit.builtin.delayed import Delayed
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
@@ -24,8 +25,6 @@ from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
 from corekit.engine.step_plan import Limits
 from corekit.worker.worker import RankWorker
-from fingerprint_solo import VOCAB, fingerprint, solo_answer
-from prefix_layer import PrefixLayer, Unreliable
 
 FAULTY_TOKEN = VOCAB + 1
 """No answer holds it. A row that computes it makes the forward pass raise: a fault that is its request's alone."""
@@ -172,7 +171,18 @@ class World:
         assert 0 <= plan.seats <= self.setting.max_num_seqs, "seats were exceeded"
         assert sum(r.num_samples for r in plan.resident) + plan.seats == self.setting.max_num_seqs, "seats and residents differ"
         assert sum(row.num_tokens for row in plan.rows.values()) + plan.token_budget == self.setting.max_num_batched_tokens, "budget was lost"
+        for group in self.scheduler.groups.values():
+            for r in group.samples:
+                if r.state is not RequestState.FINISHED:
+                    self._check_counts(r)
         self.num_steps += 1
+
+    def _check_counts(self, r) -> None:
+        assert 0 <= r.num_committed <= r.num_computed_tokens <= r.num_known, f"counts of {r!r} are out of order"
+        if r.state is RequestState.RUNNING:
+            assert self.scheduler.blocks.span(r.num_computed_tokens) <= len(r.table), f"the table of {r!r} does not cover what is computed"
+        else:
+            assert not (r.table or r.num_computed_tokens or r.sent), f"{r!r} holds something"
 
     def finish(self) -> None:
         """Run until nobody is left, then hold the law."""
