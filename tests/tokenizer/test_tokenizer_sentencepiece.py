@@ -18,6 +18,7 @@ from tokenizer_sources import Files, streamed
 
 from corekit.builtin.hf_tokenizer import HfTokenizer
 from corekit.weights import SourceError
+from corekit.weights.gguf_bpe import KNOWN_RULES
 from corekit.weights.gguf_tokenizer import tokenizer_files_of
 
 SPACE = "\u2581"
@@ -176,3 +177,9 @@ def test_rules_of_splitting(pre: str, text: str, words: list[str]) -> None:
     metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": []}
     encoder = tokenizers.Tokenizer.from_str(tokenizer_files_of(metadata, "test")["tokenizer.json"].decode())
     assert [word for word, _ in encoder.pre_tokenizer.pre_tokenize_str(text)] == words
+
+
+@pytest.mark.parametrize("pre", KNOWN_RULES)
+def test_every_rule_that_errors_name_is_known(pre: str) -> None:
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": []}
+    tokenizers.Tokenizer.from_str(tokenizer_files_of(metadata, "test")["tokenizer.json"].decode())

