@@ -163,7 +163,7 @@ def test_python_examples_compile_and_import_what_is_there(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lifo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as pip would leave it: the page's package, and metadata made of the page's pyproject."""
+    """A folder as pip would leave it: the page's package, and metadata made of the page's pyproject. Beside it the README's module."""
     folder = tmp_path_factory.mktemp("site")
     text = page("docs/writing-plugins.md")
     files = dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
@@ -173,6 +173,8 @@ def lifo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path, content in files.items():
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(content)
+    (readme,) = [block for block in blocks(page("README.md"), "python") if "hookimpl" in block]
+    (folder / "newest.py").write_text(readme)
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     entries = "\n".join(f"{key} = {value}" for key, value in project["entry-points"]["corekit"].items())
@@ -187,24 +189,27 @@ def python(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> subproce
 
 ENGINE = """
 from corekit import LLM, SamplingParams
+from corekit.compose.errors import ConfigError
 options = dict(model=dict(source="none", use="fingerprint"), tokenizer="bytes", max_model_len=64, num_blocks=16, max_num_seqs=2)
 params = SamplingParams(max_tokens=8)
 prompts = ["first", "second", "third", "fourth"]
 with LLM(**options) as plain:
     expected = [output.outputs[0].token_ids for output in plain.generate(prompts, params)]
-with LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=PATIENCE))) as llm:
+with LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=5.0))) as llm:
     (part,) = [part for part in llm.assembly.parts if part.slot == "scheduler_policy"]
     assert (part.distribution, part.version, part.name) == ("corekit-lifo", "0.1.0", "lifo"), part
     assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
+with LLM(**options, scheduler_policy="newest", plugins={"import": ["newest"]}) as llm:
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
+try:
+    LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=-1.0)))
+except ConfigError as error:
+    assert "patience must be a number of seconds from 0 to 3600, got -1.0" in str(error), error
+else:
+    raise AssertionError("an option out of bounds was taken")
 """
 
 
-def test_the_plugin_of_the_guide_runs(lifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = python(ENGINE.replace("PATIENCE", "5.0"), lifo, monkeypatch)
+def test_the_plugins_of_the_guide_and_the_readme_run(lifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = python(ENGINE, lifo, monkeypatch)
     assert done.returncode == 0, done.stderr
-
-
-def test_its_options_are_bounded(lifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = python(ENGINE.replace("PATIENCE", "-1.0"), lifo, monkeypatch)
-    assert done.returncode == 1
-    assert "patience must be a number of seconds from 0 to 3600" in done.stderr
