@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corekit.api import CompletionOutput, EngineClient, RequestOutput, TokenLogprob
+from corekit.api import CompletionOutput, EngineClient, InvalidRequest, RequestOutput, TokenLogprob
 
 from .errors import ApiError
 from .metrics import Stopwatch
@@ -163,6 +163,9 @@ async def _read(number: int, stream: AsyncIterator[RequestOutput], queue: asynci
         async for output in stream:
             queue.put_nowait((number, output))
         queue.put_nowait((number, None))
+    except InvalidRequest as error:
+        field = f"prompt[{number}]" if error.field == "prompt" else error.field
+        queue.put_nowait((number, InvalidRequest(str(error), field=field, code=error.code)))
     except Exception as error:
         queue.put_nowait((number, error))
     finally:

@@ -77,7 +77,7 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.", code="invalid_json")
-    if _deeper_than(value, MAX_DEPTH):
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):  # counting is a thousand times faster than walking
         raise too_deep
     return {name: given for name, given in value.items() if given is not None}
 
@@ -122,10 +122,10 @@ def _named(message: str, kind: type, at: str) -> ApiError:
     return invalid(f"{param or 'the body'} has a wrong value: {message[:1].lower()}{message[1:].replace('`', '')}.", param or None, code="invalid_type")
 
 
-def _deeper_than(value: Any, limit: int) -> bool:
-    level = [value]
+def _deeper_than(value: dict[str, Any], limit: int) -> bool:
+    level: list[Any] = [value]
     for _ in range(limit):
-        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, dict | list)]
+        level = [inner for outer in level for inner in (outer.values() if type(outer) is dict else outer) if type(inner) is dict or type(inner) is list]
         if not level:
             return False
     return True

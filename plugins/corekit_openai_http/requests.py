@@ -101,7 +101,7 @@ def completion_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptio
     _check_common(body, model, options)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise unsupported("best_of")
-    prompts = _prompts(body.prompt, options.max_prompts)
+    prompts = _prompts(body.prompt, options.max_prompts, model.max_model_len)
     return _job(body, prompts, max_tokens=16 if body.max_tokens is None else body.max_tokens, logprobs=body.logprobs, names={})
 
 
@@ -173,28 +173,30 @@ def _template(body: ChatBody) -> Mapping[str, Any]:
     return {**own, **body.chat_template_kwargs}
 
 
-def _prompts(given: str | list[Any], max_prompts: int) -> tuple[Prompt, ...]:
+def _prompts(given: str | list[Any], max_prompts: int, max_tokens: int) -> tuple[Prompt, ...]:
     """Text, ids, or a list of either."""
-    if isinstance(given, str) or (given and all(isinstance(item, int) and not isinstance(item, bool) for item in given)):
-        return (_prompt(given, "prompt"),)
+    if isinstance(given, str):
+        return (_prompt(given, "prompt", max_tokens),)
     if not given:
         raise _empty("prompt")
+    if isinstance(given[0], int) and not isinstance(given[0], bool):
+        return (_prompt(given, "prompt", max_tokens),)
     if len(given) > max_prompts:
         raise invalid(f"prompt holds {len(given)} prompts, at most {max_prompts} are allowed.", "prompt")
-    return tuple(_prompt(item, f"prompt[{index}]") for index, item in enumerate(given))
+    return tuple(_prompt(item, f"prompt[{index}]", max_tokens) for index, item in enumerate(given))
 
 
-def _prompt(item: Any, at: str) -> Prompt:
-    if isinstance(item, str):
-        if not item:
-            raise _empty(at)
-        return Prompt(text=item)
-    ids = convert(item, list[int], at) if isinstance(item, list) else None
-    if ids is None:
+def _prompt(item: Any, at: str, max_tokens: int) -> Prompt:
+    if not isinstance(item, str | list):
         raise invalid(f"{at} must be a string or a list of token ids.", at, code="invalid_type")
-    if not ids:
+    if not item:
         raise _empty(at)
-    return Prompt(token_ids=tuple(ids))
+    if isinstance(item, str):
+        return Prompt(text=item)
+    if len(item) >= max_tokens:  # before its ids are looked at: millions of them would hold up every stream
+        message = f"{at} has {len(item)} tokens, but the context of this model is {max_tokens} tokens, one of them to generate."
+        raise invalid(message, at, code="context_length_exceeded")
+    return Prompt(token_ids=tuple(convert(item, list[int], at)))
 
 
 def _empty(at: str) -> ApiError:

@@ -164,7 +164,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x" * 600}, "prompt"),
     ({"prompt": "x" * 200}, "prompt"),
     ({"n": 16, "prompt": "hi"}, "n"),
-    ({"prompt": ["fine", [256, 257]]}, "prompt"),
+    ({"prompt": ["fine", [256, 257]]}, "prompt[1]"),
 ]
 
 
