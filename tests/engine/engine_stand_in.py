@@ -75,8 +75,8 @@ def echo(asked: NewRequest, sample: int, at: int) -> int:
 class StandIn:
     """`script(request, sample, n)` gives the n-th token, a negative one a fault of the row; `fault` makes a step raise."""
 
-    def __init__(self, script: Script = echo, *, seats: int = 4, chunk: int = 1024, step_seconds: float = 0.0, overshoot: int = 1) -> None:
-        self.script, self.seats, self.chunk, self.step_seconds, self.overshoot = script, seats, chunk, step_seconds, overshoot
+    def __init__(self, script: Script = echo, *, seats: int = 4, chunk: int = 1024, step_seconds: float = 0.0, overshoot: int = 1, cached: int = 0) -> None:
+        self.script, self.seats, self.chunk, self.step_seconds, self.overshoot, self.cached = script, seats, chunk, step_seconds, overshoot, cached
         self.lock = threading.Lock()
         self.inbox: deque = deque()
         self.waiting: list[Alive] = []
@@ -163,7 +163,7 @@ class StandIn:
                             self._end(alive, i, (), reason, deltas if forked or i == 0 else [])
 
     def _end(self, alive, sample, ids, reason, deltas, stop_reason=None, error=None):
-        deltas.append(SampleDelta(alive.asked.request_id, sample, ids, None, reason, stop_reason, error, 0))
+        deltas.append(SampleDelta(alive.asked.request_id, sample, ids, None, reason, stop_reason, error, self.cached))
         del alive.num_done[sample]
         self.reasons.append((alive.asked.request_id, reason))
         if not alive.num_done:
@@ -192,7 +192,7 @@ class StandIn:
                     break
             else:
                 alive.num_done[sample] = done
-                deltas.append(SampleDelta(asked.request_id, sample, ids, None, None, None, None, 0))
+                deltas.append(SampleDelta(asked.request_id, sample, ids, None, None, None, None, self.cached))
 
     def fail_all(self, message):
         self.waiting.clear()

@@ -99,6 +99,11 @@ def test_a_slow_caller_gets_everything_merged():
     assert len(outputs) < 50
 
 
+def test_cached_tokens_are_reported():
+    outputs = run(StandIn(cached=3), lambda client: listen(client, max_tokens=2))
+    assert {output.num_cached_tokens for output in outputs} == {3}
+
+
 # -- aborts
 
 
@@ -190,6 +195,23 @@ def test_a_loop_that_closed_with_its_iterator_open_leaves_no_request():
         iterator.aclose().send(None)
 
 
+def test_an_abort_of_what_the_engine_has_finished_wakes_it_all_the_same():
+    engine = StandIn()
+
+    async def body(client):
+        news = client.generate(Prompt(text="ab"), SamplingParams(max_tokens=5), request_id="it")
+        task = asyncio.ensure_future(anext(news))
+        await until(lambda: "it" in client._streams.engine_ids)
+        deadline = time.monotonic() + 5
+        while not (engine.num_tokens == 5 and engine.idle) and time.monotonic() < deadline:
+            time.sleep(0.001)  # the loop hears nothing meanwhile
+        assert client.abort("it")
+        await until(lambda: engine.idle)
+        assert joined([await task, *[output async for output in news]]) == "ababa"
+
+    run(engine, body)
+
+
 # -- identity
 
 
@@ -256,6 +278,19 @@ def test_a_fault_of_a_row_ends_its_request_only_after_its_text():
         assert joined(await good) == "abc" * 10
 
     run(engine, body)
+
+
+def test_a_slow_caller_gets_the_text_before_the_error():
+    async def body(client):
+        news = client.generate(Prompt(text="bad"), SamplingParams(max_tokens=30))
+        first = await anext(news)
+        await until(lambda: not len(client._streams))
+        second = await anext(news)
+        assert (joined([first, second]), second.finished) == ("badba", False)
+        with pytest.raises(RequestFailed, match="fell over"):
+            await anext(news)
+
+    run(slow(script=lambda asked, sample, at: -1 if at == 5 else echo(asked, sample, at)), body)
 
 
 def test_a_fault_of_the_decoder_ends_its_request_only():

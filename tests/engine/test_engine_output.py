@@ -103,6 +103,12 @@ def test_min_tokens_a_string_completed_at_the_minimum_counts_even_if_it_began_be
     assert play(sample(["a", "a", "a"], stop="aa", min_tokens=3), singly(3))[0] == "a"
 
 
+def test_min_tokens_what_was_ignored_is_neither_found_later_nor_held():
+    assert play(sample(["ab", "x", "y"], stop=("ab", "abc"), min_tokens=2), singly(3, finish="length"))[0] == "abxy"
+    assert play(sample(["ab", "y"], stop=("ab", "wxyz"), min_tokens=2), singly(2, finish="length"))[5] == ["ab", "y"]
+    assert play(sample(["ab", "c"], stop=("ab", "abc"), min_tokens=2), singly(2, finish="length"))[4] == "abc"
+
+
 def test_overshoot_is_dropped_from_ids_logprobs_and_text():
     out = sample(["a", "EN", "D.", "more", "x"], stop="END", logprobs=0)
     text, ids, logprobs, reason, why, _ = play(out, [delta([0, 1, 2, 3], logprobs=True), delta([4], "length", logprobs=True)])
