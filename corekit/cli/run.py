@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 import time
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +12,7 @@ from .common import overrides, talk
 from .common import read as read_config
 from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
 from .log import set_up
+from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
     from corekit.api import Prompt, SamplingParams
@@ -49,7 +47,6 @@ def run(
 ) -> None:
     """Answer PROMPT with a chat model, printing the answer as it comes. `-` reads the prompt from standard input."""
     set_up(log_level)
-    _end_on_signals()
     from corekit.api import Prompt, SamplingParams
     from corekit.compose.assemble import finish
     from corekit.compose.composition import compose
@@ -62,15 +59,18 @@ def run(
     with failing(USAGE, debug=debug):
         asked = Prompt(text=text) if raw else Prompt(messages=messages, template={"add_generation_prompt": True})
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    with failing(CONFIG, debug=debug):
-        config = read_config(source, overrides, file=file)
-        composition = compose(config, given={"frontend": ()}, clock=time.monotonic)
-    if not raw and not composition.tokenizer.has_chat_template:
-        fail(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
-    with failing(LOAD, debug=debug):
-        assembly = finish(composition)
-    with failing(FAILED, debug=debug), assembly:
-        asyncio.run(_answer(assembly, asked, params))
+    try:
+        with stopping():
+            with failing(CONFIG, debug=debug):
+                composition = compose(read_config(source, overrides, file=file), given={"frontend": ()}, clock=time.monotonic)
+            if not raw and not composition.tokenizer.has_chat_template:
+                fail(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
+            with failing(LOAD, debug=debug):
+                assembly = finish(composition)
+            with failing(FAILED, debug=debug), assembly:
+                run_until_signal(_answer(assembly, asked, params))
+    except Stopped as stopped:
+        raise click.exceptions.Exit(stopped.code) from None
 
 
 async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) -> None:
@@ -78,13 +78,3 @@ async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) ->
         for part in output.outputs:
             click.echo(part.text, nl=False)
     click.echo()
-
-
-def _end_on_signals() -> None:
-    """128 + number, without a traceback."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)

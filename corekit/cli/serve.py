@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
+from corekit.compose.errors import BindError
+
 from .common import overrides, read, talk, target
-from .failing import ADDRESS, CONFIG, FAILED, LOAD, failing
+from .failing import CONFIG, FAILED, LOAD, failing
 from .log import set_up
+from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
-
-_ENDING = (signal.SIGINT, signal.SIGTERM)
-
-
-class _Stopped(BaseException):
-    """A signal came before the server was up. Not an Exception: nothing on the way may take it for its own."""
 
 
 @click.command()
@@ -56,7 +47,7 @@ def serve(
     options = {"host": host, "port": port, "api_keys": list(api_keys) or None, "served_model_names": list(names) or None}
     dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
     try:
-        with _stopping():
+        with stopping():
             from corekit.compose.assemble import finish
             from corekit.compose.composition import compose
             from corekit.compose.tree import parse_value
@@ -66,48 +57,22 @@ def serve(
                 composition = compose(read(target, overrides, {**dotted, "model.max_model_len": length}), clock=time.monotonic)
             with failing(LOAD, debug=debug):
                 assembly = finish(composition, bind=True)
-    except _Stopped:
-        return
-    try:
-        with failing(ADDRESS, debug=debug):
-            asyncio.run(_serve(assembly))
-    finally:
-        with failing(FAILED, debug=debug):
-            assembly.close()
+            try:
+                with failing(FAILED, debug=debug):
+                    run_until_signal(_serve(assembly))
+            finally:
+                with failing(FAILED, debug=debug):
+                    assembly.close()
+    except Stopped:
+        return  # that is how a server ends
 
 
 async def _serve(assembly: Assembly) -> None:
-    """Until the first signal; a second one ends the process at once."""
     for line in assembly.summary()[:2]:
         click.echo(line)
-    loop = asyncio.get_running_loop()
-    serving = asyncio.ensure_future(assembly.serve())
-
-    def stop(number: int) -> None:
-        for ending in _ENDING:
-            loop.add_signal_handler(ending, os._exit, 128 + ending)
-        click.echo(f"{signal.Signals(number).name}: ending; once more ends at once", err=True)
-        serving.cancel()
-
-    for number in _ENDING:
-        loop.add_signal_handler(number, stop, number)
     for address in assembly.addresses:
-        name = assembly.client.model.name
-        click.echo(f"listening on {address} (model {name}; try: curl {address}/v1/models)")
-    with suppress(asyncio.CancelledError):
-        await serving
-
-
-@contextmanager
-def _stopping() -> Iterator[None]:
-    """While parts load, the first signal stops the command."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stopped
-
-    before = {number: signal.signal(number, stop) for number in _ENDING}
+        click.echo(f"listening on {address} (model {assembly.client.model.name}; try: curl {address}/v1/models)")
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        await assembly.serve()
+    except OSError as error:
+        raise BindError(error.strerror or str(error)) from error

@@ -70,10 +70,10 @@ def compose(
     if not isinstance(config, Config):
         config = load(environ=environ, given=config or {})
     given = {slot: part for slot, part in (given or {}).items() if part is not None}
-    device = surroundings.device(config)
     catalog = catalog or find_catalog(config)
-    wanted = wishes(config, given, catalog, device)
+    wanted = wishes(config, given, catalog, lambda: surroundings.device(config))
     settle_all([wish for wishes in wanted.values() for wish in wishes], catalog, config, environ)  # what can be told by name alone, all at once
+    device = surroundings.device(config)
     source = _source(config, environ, progress, has_model="model" in given)
     context = BuildContext(
         source=source,

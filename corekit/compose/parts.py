@@ -5,7 +5,7 @@ Knows providers and places in the configuration; nothing of what a part does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,8 +80,11 @@ class Part:
             raise
 
 
-def wishes(config: Config, given: Mapping[str, Any], catalog: Catalog, device: str) -> dict[str, tuple[Wish, ...]]:
-    """What is wanted for every slot. `given` has components or providers from Python, by slot; they rule over the file."""
+def wishes(config: Config, given: Mapping[str, Any], catalog: Catalog, device: Callable[[], str]) -> dict[str, tuple[Wish, ...]]:
+    """What is wanted for every slot. `given` has components or providers from Python, by slot; they rule over the file.
+
+    `device` is called only where the answer depends on it: a misspelt name should not have to wait for PyTorch.
+    """
     wanted: dict[str, tuple[Wish, ...]] = {}
     for slot in SLOTS:
         handed = given.get(slot.name)
@@ -160,7 +163,7 @@ def _of(component: object) -> Provider[Any]:
     return Provider(name=type(component).__name__, api=API_VERSION, summary="given in Python", build=lambda context, options: component)
 
 
-def _stack(config: Config, catalog: Catalog, device: str) -> tuple[Wish, ...]:
+def _stack(config: Config, catalog: Catalog, device: Callable[[], str]) -> tuple[Wish, ...]:
     """Layers top to bottom, each with its own options table. Options of a layer that is not in the stack are an error."""
     table = config.block_allocator
     names: Sequence[str] = table.stack if table.stack is not None else _default_stack(catalog, device)
@@ -188,6 +191,6 @@ def _stack(config: Config, catalog: Catalog, device: str) -> tuple[Wish, ...]:
     )
 
 
-def _default_stack(catalog: Catalog, device: str) -> tuple[str, ...]:
+def _default_stack(catalog: Catalog, device: Callable[[], str]) -> tuple[str, ...]:
     installed = set(catalog.names("block_allocator"))
-    return tuple(name for name in DEFAULT_STACK if name in installed and (name != "cpu-swap" or device.startswith("cuda")))
+    return tuple(name for name in DEFAULT_STACK if name in installed and (name != "cpu-swap" or device().startswith("cuda")))

@@ -107,7 +107,8 @@ class AllocatorTable(Table):
     block_size: Annotated[int, Field(ge=1, le=1024)] = 16
     kv_dtype: Dtype = "auto"
     memory_utilization: Annotated[float, Field(ge=0.01, le=0.99, allow_inf_nan=False)] = 0.9
-    """Of the GPU's memory, weights included. On a CPU the pool follows from max_num_seqs and max_model_len."""
+    """Part of the GPU's memory, free once the weights are there, that the pool takes. On a CPU the pool is what
+    max_num_seqs requests of max_model_len need, at most a quarter of the available memory."""
     num_blocks: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """0: from the memory there is."""
     stack: Texts | None = None

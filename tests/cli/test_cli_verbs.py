@@ -1,0 +1,169 @@
+"""check, run and serve as processes: output, exit codes, signals, a busy port."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cli_process import SCRIPTED, Running, environment, running, write
+from click.testing import CliRunner, Result
+
+from corekit.cli import main
+
+Invoke = Callable[..., Result]
+
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def post(address: str, body: dict[str, object]) -> dict[str, object]:
+    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+    with NO_PROXY.open(request, timeout=30) as answer:
+        found: dict[str, object] = json.load(answer)
+    return found
+
+
+def address_of(server: Running) -> str:
+    return server.wait_for("listening on").split()[2]
+
+
+@pytest.fixture
+def invoke() -> Iterator[Invoke]:
+    """Run a verb here, with PyTorch loaded once for all, and leave the process's logging as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def call(*arguments: str, **environ: str) -> Result:
+        return CliRunner().invoke(main, arguments, env=environ)
+
+    yield call
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_check_says_what_fills_each_slot(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("check", write(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line}
+    assert "bytes" in lines["tokenizer"]
+    assert "passed over hf: the source has no tokenizer.json" in lines["tokenizer"]
+    assert "named: " in lines["model"]
+    assert "openai-http" in lines["frontend"]
+
+
+def test_check_reports_all_faults_and_debug_shows_where(tmp_path: Path, invoke: Invoke) -> None:
+    file = write(tmp_path, SCRIPTED + "[sampler]\nuse = 'troch'\n")
+    done = invoke("check", file, "--set", "scheduler_policy.use=fcsf")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "corekit: 2 problems in the configuration:" in done.stderr
+    assert "Did you mean 'torch'?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in invoke("check", file, COREKIT_DEBUG="1").stderr
+
+
+def test_a_model_that_is_not_there_is_exit_code_4(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("run", "hello", "--model", str(tmp_path / "nothing"))
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "nothing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_run_prints_the_answer(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("run", "hello", "--config", write(tmp_path), "--raw", "--max-tokens", "11")
+    assert (done.exit_code, done.stdout) == (0, "This answer\n")
+
+
+def test_run_refuses_what_does_not_go_together(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("run", "hello", "--raw", "--system", "x", "--config", write(tmp_path))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--system" in done.stderr
+
+
+def test_a_busy_port_is_one_clear_line(tmp_path: Path, invoke: Invoke) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = invoke("serve", write(tmp_path), "--port", str(port))
+    assert (done.exit_code, done.stdout) == (5, "")
+    (line,) = done.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in line
+    assert "in use" in line
+
+
+def test_options_of_serve_reach_the_frontend_and_the_model(tmp_path: Path, invoke: Invoke) -> None:
+    file = write(tmp_path)
+    done = invoke("serve", file, "--max-model-len", "8k")
+    assert done.exit_code == 3
+    assert "command line: [model] max_model_len = 8192: the context of scripted is 4096 tokens" in done.stderr
+    done = invoke("serve", file, "--api-key", "env:NOT_SET_ANYWHERE")
+    assert done.exit_code == 3
+    assert "NOT_SET_ANYWHERE is not set" in done.stderr
+    done = invoke("serve", file, "--host", "")
+    assert done.exit_code == 3
+    assert "host must not be empty" in done.stderr
+    done = invoke("serve", write(tmp_path, "frontend = []\n" + SCRIPTED.partition("[[frontend]]")[0]), "--port", "1")
+    assert done.exit_code == 3
+    assert "command line: [[frontend]] has no element 'openai-http'" in done.stderr
+
+
+def test_run_ends_on_signals(tmp_path: Path) -> None:
+    with running("run", "hello", "--config", write(tmp_path), "--raw", "--set", "model.options.step_seconds=0.2", "--log-level", "debug") as process:
+        process.wait_for("asyncio")  # its event loop runs: the answer is on its way
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 143
+        assert "Traceback" not in process.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_answers_and_ends_with_0_on_signals(tmp_path: Path, number: signal.Signals) -> None:
+    with running("serve", write(tmp_path), "--served-model-name", "mine") as server:
+        address = address_of(server)
+        answer = post(address, {"model": "mine", "prompt": "a", "max_tokens": 11})
+        assert "This answer" in json.dumps(answer)
+        server.process.send_signal(number)
+        assert server.end() == 0
+        assert "Traceback" not in server.text
+        assert "KV cache: 64 blocks of 16 tokens = 1,024 tokens" in server.text
+        assert "the pool holds no more" in server.text
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    """A request is in flight that would take long; the first signal lets it go on, the second does not."""
+    slow = ("--set", "model.options.step_seconds=0.5", "--set", "frontend.openai-http.options.shutdown_seconds=60")
+    with running("serve", write(tmp_path), *slow) as server:
+        address = address_of(server)
+        asking = threading.Thread(target=_ignore, args=(address,), daemon=True)
+        asking.start()
+        time.sleep(1.0)
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for("once more ends at once")
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(0.7)
+        server.process.send_signal(signal.SIGINT)
+        assert server.end(5) == 130
+        assert "Traceback" not in server.text
+
+
+def _ignore(address: str) -> None:
+    with suppress(OSError):
+        post(address, {"model": "scripted", "prompt": "a", "max_tokens": 1000})
+
+
+def test_a_signal_while_loading_is_no_traceback_either(tmp_path: Path) -> None:
+    (tmp_path / "slow_local_plugin.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    file = write(tmp_path, SCRIPTED.replace('["corekit_openai_http"]', '["slow_local_plugin"]'))
+    with running("serve", file, PYTHONPATH=f"{tmp_path}:{environment().get('PYTHONPATH', '')}") as server:
+        server.wait_for("importing")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert server.text == "importing\n"
