@@ -43,8 +43,10 @@ def register() -> None:
 
 
 def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *, corekit_step: Step, **passed: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *, corekit_step: Step | None = None, **passed: Any
 ) -> tuple[Tensor, None]:
+    if corekit_step is None:
+        raise Unsupported(f"{type(module).__name__} is not handed the keywords of the model's call, so it cannot reach the KV cache")
     return corekit_step(module, query, key, value, attention_mask, passed), None
 
 
@@ -141,7 +143,10 @@ def _check_mask(layer: int, spec: LayerSpec, mask: Any, context: int) -> None:
         sees = sees & (key > query - spec.window)
     if spec.chunk is not None:
         sees = sees & (key // spec.chunk == query // spec.chunk)
-    wanted = mask.sees(zero, zero, query, key)
-    if wanted.is_meta or not torch.equal(wanted.expand_as(sees).cpu(), sees):
+    try:
+        wanted = mask.sees(zero, zero, query, key)
+    except Exception as error:
+        raise Unsupported(f"what layer {layer} sees depends on more than positions: {error}") from error
+    if not torch.equal(wanted.expand_as(sees).cpu(), sees):
         reach = f"window {spec.window}, chunk {spec.chunk}"
         raise Unsupported(f"layer {layer} has a mask of its own kind: it is not that of causal attention with {reach}")

@@ -5,6 +5,7 @@ The spec is not guessed from the configuration: the model is built without memor
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,9 +49,10 @@ def find_family(source: WeightSource) -> Family:
 
 def probe(family: Family, source: WeightSource) -> ModelSpec:
     """What the model's own layers do, seen in a pass without memory. Raises Unsupported. Takes about a tenth of a second."""
-    config = family.config
     register()
+    config = copy.deepcopy(family.config)
     config._attn_implementation = PROBE
+    config._experts_implementation = "batched_mm"  # the one that does not look at values, of which a trial has none
     with torch.device("meta"):
         model = family.model_class(config).eval()
     with torch.inference_mode():
@@ -137,7 +139,7 @@ def _pass(model: Any, config: Any) -> tuple[tuple[LayerSpec, ...], int]:
 class _Given(nn.Module):
     """Stands where a model's body was: what it is given are the hidden states already."""
 
-    def forward(self, *, inputs_embeds: torch.Tensor, **_: Any) -> _Output:
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Output:
         return _Output(last_hidden_state=inputs_embeds)
 
 
@@ -154,7 +156,9 @@ def split(model: Any) -> nn.Module:
 
     That way a family's own code makes its logits, with whatever scale, cap or projection it has, for just the rows that need them.
     """
-    body: nn.Module = model.get_decoder()
+    body = model.get_decoder()
+    if body is model:  # its prefix names a part of a larger model
+        body = getattr(model, "model", model)
     path = next((path for path, module in model.named_modules() if module is body), "")
     if not path:
         raise Unsupported(f"{type(model).__name__} has no part of its own that ends in hidden states")
