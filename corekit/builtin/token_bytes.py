@@ -23,7 +23,7 @@ def _byte_level_table() -> dict[str, int]:
     return {chr(value): value for value in PRINTABLE} | {chr(0x100 + at): value for at, value in enumerate(others)}
 
 
-BYTE_OF = _byte_level_table()
+BYTE_OF: Mapping[str, int] = _byte_level_table()
 
 
 def _byte_level(token: str) -> bytes:

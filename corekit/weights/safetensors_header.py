@@ -20,7 +20,7 @@ NAMES_BY_BITS = (
     (32, ("I32", "U32", "F32")),
     (64, ("I64", "U64", "F64")),
 )
-BITS = {name: bits for bits, names in NAMES_BY_BITS for name in names}
+BITS: Mapping[str, int] = {name: bits for bits, names in NAMES_BY_BITS for name in names}
 
 
 def tensor_sizes(path: Path) -> dict[str, int]:
