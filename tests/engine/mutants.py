@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from corekit.builtin import torch_attention
 from corekit.engine import blocks, scheduler, step_plan
+from corekit.worker import outcome, rows, runner, sampling, worker
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ MUTANTS = [
     mutant("fork forgets a reference", B, "share", ("self.refs[block] += 1", "self.refs[block] += block != table[0] or not self.refs[block]")),
     mutant("double give", B, "release", ("if not self.refs[block]:", "if self.refs[block] < 2:")),
     mutant("published while half-shared", B, "publish", ("if self.refs[block] > 1:", "if False:")),
+    mutant("copies reversed", C, "drain", ("tuple(self._copies)", "tuple(reversed(self._copies))")),
     mutant("copies dropped", C, "drain", ("copies, self._copies = tuple(self._copies), []", "copies, self._copies = (), []")),
     mutant(
         "copies made twice, a step late",
@@ -95,6 +98,45 @@ MUTANTS = [
     mutant("the fast path forgets that a block is full", P, "schedule_many", ("and computed % size", "")),
     mutant("the fast path forgets what is in flight", P, "schedule_many", ("r.num_in_flight += 1", "r.num_in_flight += not r.num_in_flight")),
     mutant("drafts beyond the answer", P, "_drafts", ("r.max_known - r.num_known - 1", "most")),
+    mutant(
+        "copies after the KV writes",
+        worker.RankWorker,
+        "submit",
+        ("self._runner.copy(step.copies)", "pass"),
+        ("self._runner.run(batch, self._rows)", "self._runner.run(batch, self._rows); self._runner.copy(step.copies)"),
+    ),
+    mutant(
+        "keys are not copied",
+        torch_attention.TorchAttention,
+        "copy_blocks",
+        ("zip(source_pool or (), target_pool or (), strict=True)", "list(zip(source_pool or (), target_pool or ()))[1:]"),
+    ),
+    mutant("attends one position too far", torch_attention.TorchAttention, "_part", ("key <= query", "key <= query + 1")),
+    mutant("wrong slot inside later blocks", runner.Runner, "_pack", ("+ positions % size", "+ (positions % size) * (positions < size)")),
+    mutant(
+        "a chunk computes the tokens after it", runner.Runner, "_tokens", ("[start : start + count]", "[start + (start > 0) : start + (start > 0) + count]")
+    ),
+    mutant("wrong guesses are kept", outcome, "accept", ("kept[-1] == guesses[at]", "True")),
+    mutant("accepted guesses count as uncomputed", rows.Rows, "append", ("+= len(tokens) - 1", "+= 0")),
+    mutant(
+        "a stale table goes on", rows.Rows, "_extend_table", ("[place, start:end] = blocks", "[place, max(start, old):end] = blocks[max(start, old) - start:]")
+    ),
+    mutant("samples of a leader draw alike", worker, "plan_draws", ("np.where(after == 0, nth, 0)", "0")),
+    mutant("a guess is drawn at its neighbour's position", worker, "plan_draws", ("[owner] + after,\n        index", "[owner],\n        index")),
+    mutant(
+        "a guess is judged by the row before it",
+        worker,
+        "plan_draws",
+        ("(num_logits.cumsum() - num_logits)[owner] + after", "(num_logits.cumsum() - num_logits)[owner]"),
+    ),
+    mutant("min_tokens counts the prompt", sampling.Drawer, "_sampling_batch", ("position - columns.num_prompt[place]", "position")),
+    mutant(
+        "the guilty row takes its neighbour along",
+        runner,
+        "isolate",
+        ("if end - first == 1:", "if end - first <= 2:"),
+        ("faults[first] =", "faults[first] = faults[end - 1] ="),
+    ),
 ]
 
 
@@ -106,7 +148,7 @@ def planted(one: Mutant) -> Iterator[None]:
         assert old in source, f"{one.name}: {one.method} has no {old!r}"
         source = source.replace(old, new)
     scope: dict = {}
-    exec("from __future__ import annotations\n" + source, inspect.getmodule(one.owner).__dict__, scope)
+    exec("from __future__ import annotations\n" + source, original.__globals__, scope)
     setattr(one.owner, one.method, scope[one.method])
     try:
         yield

@@ -15,6 +15,7 @@ SECONDS_PER_WALK = 3
 SCRIPTED_LAWS = (
     work.test_a_cached_prefix_is_not_computed_again_but_for_its_last_token,
     work.test_a_half_shared_block_is_not_published_until_one_table_lists_it,
+    work.test_a_block_that_an_undone_copy_had_holds_the_later_copy,
     work.test_nothing_is_computed_beyond_the_answer_while_it_is_in_flight,
 )
 

@@ -66,6 +66,25 @@ def test_a_half_shared_block_is_not_published_until_one_table_lists_it() -> None
     bare.run()
 
 
+def test_a_block_that_an_undone_copy_had_holds_the_later_copy() -> None:
+    """Copies run in program order: the target of an undone copy is handed out again within the step."""
+
+    def undo_then_copy(step) -> None:
+        first, second = step.running[0], step.running[1]
+        assert step.schedule(first)
+        step.preempt(first)
+        assert step.schedule(second)
+
+    bare = Bare(Scripted(Fcfs().plan, undo_then_copy))
+    leaders = [bare.add([token] * 6, n=2) for token in (1, 2)]
+    bare.step()
+    shared = [leader.table[1] for leader in leaders]
+    bare.schedule()
+    undone, kept = bare.last.copies
+    assert undone.target == kept.target
+    assert [undone.source.block, kept.source.block] == shared
+
+
 def test_nothing_is_computed_beyond_the_answer_while_it_is_in_flight() -> None:
     bare = Bare()
     bare.add(3, max_tokens=2)
