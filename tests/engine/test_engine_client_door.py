@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from engine_stand_in import Bytes, StandIn, client_of
 
-from corekit.api import InvalidRequest, Overloaded, Prompt, SamplingParams
+from corekit.api import ChatPrompt, InvalidRequest, Overloaded, Prompt, SamplingParams
 
 IDS = (65, 66, 67)
 
@@ -145,6 +145,10 @@ def test_bos_alone_is_no_prompt():
         def encode(self, text, *, add_special=True):
             return [1, *super().encode(text)]
 
+        def apply_chat_template(self, messages, *, tools=None, **options):
+            return ChatPrompt(text="", token_ids=(1,))
+
+    assert refused(Prompt(messages=({"role": "user", "content": "hi"},)), tokenizer=WithBos()).code == "empty_prompt"
     assert refused(Prompt(text=""), tokenizer=WithBos()).code == "empty_prompt"
 
 
