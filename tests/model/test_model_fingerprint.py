@@ -94,7 +94,10 @@ def test_a_wrong_cache_shows(layer: int, what: str) -> None:
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_an_unwritten_slot_makes_the_logits_nan(layer: int) -> None:
+    written = {}
+
     def spoil(at, key, value):
+        written[at] = value.isnan().flatten(1).any(1).tolist()
         if at == layer:
             value[2] = float("nan")
         return key, value
@@ -102,6 +105,10 @@ def test_an_unwritten_slot_makes_the_logits_nan(layer: int) -> None:
     logits = logits_of(Fingerprint(), [5, 6, 7, 8, 9], Dense(spoil))
     assert logits[:2].isfinite().all()
     assert logits[2:].isnan().all()
+    assert written == {
+        0: [False] * 5,
+        1: [False, False, *([True] * 3)] if layer == 0 else [False] * 5,
+    }  # what follows from it is not cached as if it were right
 
 
 def test_draws_at_temperature_1_spread_over_several_ids() -> None:

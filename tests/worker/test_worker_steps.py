@@ -147,6 +147,17 @@ def test_end_ids_are_not_drawn_too_early(params: SamplingParams) -> None:
     assert end[0] not in answer[:5]
 
 
+def test_an_end_id_may_be_drawn_as_soon_as_there_are_enough() -> None:
+    params = SamplingParams(temperature=0, min_tokens=3)
+    free = solo((1, 2), max_tokens=4)
+    assert free[3] not in free[:3]
+    rig = Rig()
+    answer = list(rig.step(rig.admit(0, (1, 2), 2, params=params, end_ids=(free[3],))).tokens[0][0])
+    while len(answer) < 4:
+        answer += rig.step(rig.go(0, 2 + len(answer))).tokens[0][0]
+    assert tuple(answer) == free
+
+
 def test_logprobs_for_those_who_asked() -> None:
     rig = Rig(fingerprint(max_draft_tokens=2))
     asking = SamplingParams(temperature=1.0, logprobs=2)
@@ -216,6 +227,21 @@ def test_a_table_is_replaced_from_an_index_on() -> None:
     row = rig.go(0, 6)._replace(table_start=1, blocks=(new,))
     drew += rig.step(row, copies=(Copy(BlockRef(old), BlockRef(new)),)).tokens[0][0]
     assert tuple(drew) == solo((1, 2, 3, 4, 5), max_tokens=2)
+
+
+def test_what_is_left_of_a_table_that_shrank_is_padding() -> None:
+    seen: list[BatchLayout] = []
+
+    class Watching(TorchAttention):
+        def plan(self, layout):
+            seen.append(layout)
+            return super().plan(layout)
+
+    rig = Rig(attention=Watching(fingerprint().spec.layers, device="cpu", poison=True))
+    rig.step(rig.admit(0, (1, 2, 3, 4, 5), 5)._replace(blocks=(1, 2, 3, 4)), rig.admit(1, (7,) * 16, 16))
+    row = rig.go(0, 6)._replace(table_start=1, blocks=(2,))
+    rig.step(row, rig.go(1, 17))
+    assert seen[-1].groups[0].block_tables[0].tolist() == [1, 2, 0, 0, 0]
 
 
 def test_many_rows_come_and_go() -> None:
