@@ -108,7 +108,7 @@ class LLM:
         if not self._end.alive:
             raise EngineDead(CLOSED)
         often = 0.1 if sys.stderr.isatty() else LONG  # in a file every look at the bar stays
-        bar = tqdm(total=len(prompts), desc="requests", unit="", delay=LONG, mininterval=often, maxinterval=often, disable=not progress, file=sys.stderr)
+        bar = tqdm(total=len(prompts), desc="requests", unit="req", delay=LONG, mininterval=often, maxinterval=often, disable=not progress, file=sys.stderr)
         with bar:
             return self._loop.call(self._answer_all(prompts, params, bar.update))
 
