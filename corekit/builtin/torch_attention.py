@@ -175,17 +175,15 @@ class TorchAttention:
         if key is not None and value is not None:
             _write(pool, key, value, plan.writes[spec.group])
         keys, values = (tensor.flatten(1, 2) for tensor in pool)
-        out: Tensor | None = None
+        out = query.new_zeros(len(query), spec.num_heads, spec.value_dim)
         for part in plan.parts[self._views[layer]]:
             chosen = query if part.tokens is None else query.index_select(0, part.tokens)
             by_row = chosen.view(part.num_rows, -1, spec.num_heads, spec.key_dim)
             result = _attend(by_row, self._gather("keys", keys, part), self._gather("values", values, part), part.hidden, spec, sinks).to(query.dtype)
-            if part.tokens is None and len(result) == len(query):
+            if part.tokens is None:
                 return result
-            if out is None:
-                out = query.new_zeros(len(query), spec.num_heads, spec.value_dim)
-            out.index_copy_(0, _positions(part, result), result)
-        return query.new_zeros(len(query), spec.num_heads, spec.value_dim) if out is None else out
+            out.index_copy_(0, part.tokens, result)
+        return out
 
     def _gather(self, name: str, pool: Tensor, part: _Part) -> Tensor:
         """[kv_heads, rows, keys, dim]; valid until the next gather of that name. Fresh memory each time would cost more than the copy."""
@@ -196,10 +194,6 @@ class TorchAttention:
         gathered = scratch[: math.prod(shape)].view(shape)
         torch.index_select(pool, 1, part.slots, out=gathered)
         return gathered.view(len(pool), part.num_rows, -1, pool.shape[2])
-
-
-def _positions(part: _Part, result: Tensor) -> Tensor:
-    return torch.arange(len(result), device=result.device) if part.tokens is None else part.tokens
 
 
 def independent_copies(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
@@ -278,7 +272,7 @@ def _writes(slots: Tensor) -> _Writes:
 
 def _write(pool: tuple[Tensor, Tensor], key: Tensor, value: Tensor, writes: _Writes) -> None:
     for tensor, new in zip(pool, (key, value), strict=True):
-        chosen = new[: len(writes.slots)] if writes.tokens is None else new.index_select(0, writes.tokens)
+        chosen = new if writes.tokens is None else new.index_select(0, writes.tokens)
         tensor.flatten(1, 2).index_copy_(1, writes.slots, chosen.transpose(0, 1).to(tensor.dtype))
 
 

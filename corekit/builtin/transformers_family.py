@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -140,11 +139,17 @@ class _Given(nn.Module):
     """Stands where a model's body was: what it is given are the hidden states already."""
 
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Output:
-        return _Output(last_hidden_state=inputs_embeds)
+        return _Output(inputs_embeds)
 
 
-class _Output(BaseModelOutputWithPast):
-    """Outputs of a body that only some families have (router logits ...) are None."""
+class _Output:
+    """What a body gives: hidden states, by name and as the first of its outputs. What only some families have beside them is None."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.last_hidden_state,)[index]
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -156,7 +161,7 @@ def split(model: Any) -> nn.Module:
 
     That way a family's own code makes its logits, with whatever scale, cap or projection it has, for just the rows that need them.
     """
-    body = model.get_decoder()
+    body: nn.Module = model.get_decoder()
     if body is model:  # its prefix names a part of a larger model
         body = getattr(model, "model", model)
     path = next((path for path, module in model.named_modules() if module is body), "")
