@@ -108,12 +108,8 @@ async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> byt
     if kind != b"application/json":
         shown = kind[:60].decode("latin-1") or "nothing"
         raise ApiError(415, f"The content-type must be application/json, got {shown!r}.", code="unsupported_media_type")
-    too_large = ApiError(
-        413,
-        f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes).",
-        code="request_too_large",
-        headers={"connection": "close"},
-    )
+    # The connection stays open and what still comes is dropped: closed at once, it would be reset before the client reads the answer.
+    too_large = ApiError(413, f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes).", code="request_too_large")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > options.max_body_bytes:
         raise too_large

@@ -240,18 +240,18 @@ def test_a_client_that_leaves_ends_its_request_within_two_steps(executor: str) -
     with engine(executor, texts=("x" * 300,), step_seconds=step, scheduler={"max_num_batched_tokens": 16}) as (live, assembly):
         for num_left, fields in enumerate(LEAVING):
             _leave(live.url, 0.2, body(TEXT, **{"max_tokens": 100, **fields}))
-            assert at_rest(assembly, 10 * step)
+            assert at_rest(assembly, 50 * step)
             assert assembly.client.stats().num_finished.get("abort", 0) > num_left
 
 
 def test_a_queued_request_whose_client_left_never_runs() -> None:
     """The model raises on an id of the queued prompt, so a run of it would count as an error."""
     one_seat = {"max_num_seqs": 1}
-    with engine(texts=("x" * 60,), step_seconds=0.01, raise_on=ord("y"), scheduler=one_seat) as (live, assembly), ThreadPoolExecutor() as pool:
+    with engine(texts=("x" * 60,), step_seconds=0.03, raise_on=ord("y"), scheduler=one_seat) as (live, assembly), ThreadPoolExecutor() as pool:
         long = pool.submit(live.http.post, TEXT, json=body(TEXT, max_tokens=60))
         assert eventually(lambda: assembly.client.stats().num_running == 1)
         _leave(live.url, 0.1, body(TEXT, prompt="y" * 50))
-        assert eventually(lambda: assembly.client.stats().num_waiting == 0, 0.5)
+        assert eventually(lambda: assembly.client.stats().num_waiting == 0)
         assert not long.done()
         assert long.result().json()["choices"][0]["text"] == "x" * 60
         assert assembly.client.stats().num_finished.get("error", 0) == 0

@@ -154,7 +154,7 @@ def test_a_client_that_leaves_ends_its_request(streaming: bool, more: dict[str, 
             _read_a_little(leaver, fields)
         began = time.monotonic()
         assert eventually(lambda: client.seen and not client.alive)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2
         assert client.num_aborted == (len(more["prompt"]) if "prompt" in more else 1)
         client.reply = "ok"
         assert live.http.post(TEXT, json=body()).json()["choices"][0]["text"] == "ok"
@@ -208,7 +208,7 @@ def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> None:
         for thread, _ in running:
             thread.join()
         live.stop()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
         for _, responses in running:
             (response,) = responses
             assert response.status_code == 200
@@ -231,7 +231,7 @@ def test_past_the_deadline_streams_end_with_an_error_event(twice: bool) -> None:
             time.sleep(0.1)
             live.cancel()
         live.stop()
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 5
         for thread, responses in running:
             thread.join()
             (response,) = responses
