@@ -81,11 +81,13 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.scheduler.waiting) + self._num_inbox_requests
+        with self._inbox_lock:  # no request is between the inbox and the waiting list
+            return len(self.scheduler.waiting) + self._num_inbox_requests
 
     @property
     def num_waiting_tokens(self) -> int:
-        return self.scheduler.num_waiting_tokens + self._num_inbox_tokens
+        with self._inbox_lock:
+            return self.scheduler.num_waiting_tokens + self._num_inbox_tokens
 
     @property
     def idle(self) -> bool:
@@ -142,9 +144,8 @@ class Engine:
                 if isinstance(message, NewRequest):
                     self._num_inbox_requests -= 1
                     self._num_inbox_tokens -= len(message.token_ids)
-            if isinstance(message, NewRequest):
-                self.scheduler.add(message)
-            else:
+                    self.scheduler.add(message)
+            if isinstance(message, Abort):
                 self.scheduler.end(message.request_id, sample=message.sample, reason=message.reason)
 
     def _submit(self) -> bool:
