@@ -11,6 +11,8 @@ from corekit.api import API_VERSION, SLOTS, BuildContext, Provider
 from .discovery import Discovery, Plugin
 from .errors import ConfigError, listed, near
 
+OWN = "corekit"
+"""The distribution of the built-in and bundled parts."""
 ACCEPTED = (API_VERSION, API_VERSION - 1)
 
 
@@ -49,10 +51,15 @@ class Catalog:
         bare = [candidate.name for candidate in found]
         return sorted(candidate.full_name if bare.count(candidate.name) > 1 else candidate.name for candidate in found)
 
-    def find(self, slot: str, name: str, where: str) -> Candidate:
-        """The provider of this name. `where` is the place in the configuration that names it."""
+    def find(self, slot: str, name: str, where: str, *, is_default: bool = False) -> Candidate:
+        """The provider of this name. `where` is the place in the configuration that names it.
+
+        is_default: nobody chose the name, so it means corekit's own part, whatever else is installed.
+        """
         candidates = self.candidates.get(slot, ())
         found = [candidate for candidate in candidates if name in (candidate.name, candidate.full_name)]
+        if is_default and len(found) > 1:
+            found = [candidate for candidate in found if candidate.plugin.distribution == OWN] or found
         if len(found) > 1:
             raise ConfigError(f"{where} = {name!r}: {len(found)} distributions have a provider of that name. Say which: {listed(c.full_name for c in found)}")
         if not found:

@@ -12,7 +12,7 @@ from typing import Any
 
 from corekit.api import API_VERSION, SLOTS, BuildContext, Provider
 
-from .catalog import Candidate, Catalog, refusals
+from .catalog import OWN, Candidate, Catalog, refusals
 from .config import Config
 from .contract import check_component
 from .discovery import Plugin
@@ -114,7 +114,10 @@ def settle(wish: Wish, catalog: Catalog, config: Config, environ: Mapping[str, s
             return None
         candidate, why = catalog.best(wish.slot, context, wish.place)
     else:
-        candidate, why = catalog.find(wish.slot, wish.name, wish.place), "the default" if wish.origin == "default" else f"named: {wish.origin}"
+        candidate, why = (
+            catalog.find(wish.slot, wish.name, wish.place, is_default=wish.origin == "default"),
+            "the default" if wish.origin == "default" else f"named: {wish.origin}",
+        )
     path = wish.options_path
     options = read_options(candidate, wish.raw, lambda below: config.place(*path, *below), environ)
     return Part(candidate=candidate, options=options, place=wish.place, why=why)
@@ -192,5 +195,5 @@ def _stack(config: Config, catalog: Catalog, device: Callable[[], str]) -> tuple
 
 
 def _default_stack(catalog: Catalog, device: Callable[[], str]) -> tuple[str, ...]:
-    installed = set(catalog.names("block_allocator"))
+    installed = {candidate.name for candidate in catalog.candidates["block_allocator"] if candidate.plugin.distribution == OWN}
     return tuple(name for name in DEFAULT_STACK if name in installed and (name != "cpu-swap" or device().startswith("cuda")))

@@ -256,6 +256,19 @@ def test_a_component_of_the_wrong_shape_is_named(install: Install) -> None:
         assemble(tables(scheduler_policy={"use": "odd"}), environ={})
 
 
+def test_what_is_merely_installed_changes_nothing(install: Install, expected: list[tuple[int, ...]]) -> None:
+    """Parts that carry the names of the defaults, and a layer of the default stack: nobody named them."""
+    hooks = {"scheduler_policies": "fcfs", "samplers": "torch", "block_allocators": "free-list", "executors": "in-process"}
+    install("corekit-copycat", "\n".join(plugin(hook, name) for hook, name in hooks.items()))
+    install("corekit-layer", plugin("block_allocators", "lru-prefix"))
+    with assemble(TABLES, environ={}) as assembly:
+        assert {part.distribution for part in assembly.parts} == {"corekit"}
+        assert answers(assembly) == expected
+    assert "Say which: corekit-copycat:torch, corekit:torch" in problems(tables(sampler={"use": "torch"}))[0]
+    with assemble(tables(sampler={"use": "corekit:torch"}), environ={}) as assembly:
+        assert answers(assembly) == expected
+
+
 def test_a_failed_plugin_is_quoted_when_its_name_is_asked_for(install: Install) -> None:
     install("corekit-fair", "raise RuntimeError('needs Python 4')", version="1.1")
     (problem,) = problems(tables(scheduler_policy={"use": "fair"}))
