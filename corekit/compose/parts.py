@@ -114,10 +114,9 @@ def settle(wish: Wish, catalog: Catalog, config: Config, environ: Mapping[str, s
             return None
         candidate, why = catalog.best(wish.slot, context, wish.place)
     else:
-        candidate, why = (
-            catalog.find(wish.slot, wish.name, wish.place, is_default=wish.origin == "default"),
-            "the default" if wish.origin == "default" else f"named: {wish.origin}",
-        )
+        is_default = wish.origin == "default"
+        candidate = catalog.find(wish.slot, wish.name, wish.place, is_default=is_default)
+        why = "the default" if is_default else f"named: {wish.origin}"
     path = wish.options_path
     options = read_options(candidate, wish.raw, lambda below: config.place(*path, *below), environ)
     return Part(candidate=candidate, options=options, place=wish.place, why=why)
