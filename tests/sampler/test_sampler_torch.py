@@ -228,6 +228,14 @@ def test_ids_stay_inside_and_minus_infinity_is_never_drawn() -> None:
         assert set(draw_many(logits, 500, **params)) == {0, 17, 49}
 
 
+@pytest.mark.parametrize(("number", "id"), [(0.0, 2), (1 - 2.0**-53, 4)])
+def test_the_first_and_last_point_fall_on_ids_with_weight(monkeypatch: pytest.MonkeyPatch, number: float, id: int) -> None:
+    monkeypatch.setattr(torch_sampler, "uniform", lambda seed, position, index: torch.full(seed.shape, number, dtype=torch.float64))
+    never = float("-inf")
+    logits = torch.tensor([[never, never, 0.0, never, 0.0, never]])
+    assert draw(logits, [{}, {"top_k": 4}, {"top_p": 0.999}], [0, 0, 0]) == [id] * 3
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_broken_rows_neither_raise_nor_touch_their_neighbours(value: str) -> None:
     logits = torch.randn(3, 300)

@@ -193,9 +193,22 @@ def test_masks_hold_a_row_to_its_ids() -> None:
     assert result.tokens[0] == (solo((1, 2), max_tokens=1),)
     assert {tokens[0] for tokens in result.tokens[1]} == {3, 7, 301}
     assert all(one.logprob < -20 for (one,) in result.logprobs[1])  # of the model, not of the mask
-    after = rig.step(rig.go(0, 6, 4, num_drafts=3), masks=RowMasks(words={0: mask}))
-    assert len(after.tokens[0][0]) == 1  # the mask says nothing about what follows a guess
-    assert after.tokens[0][0][0] in (3, 7, 301)
+
+
+def test_a_masked_row_keeps_no_guess() -> None:
+    """The mask says nothing about what follows a guess, not even a right one."""
+    model = fingerprint(max_draft_tokens=3)
+    prompt = next((i, 2) for i in range(50) if model.draft((i, 2, *solo((i, 2), max_tokens=1)), 1)[0] == solo((i, 2), max_tokens=2)[1])
+    right = solo(prompt, max_tokens=2)
+    bits = np.zeros(320, bool)
+    bits[right[1]] = True
+    masks = RowMasks(words={0: np.packbits(bits, bitorder="little").tobytes()})
+    for given, fewest, most in ((None, 2, 4), (masks, 1, 1)):
+        rig = Rig(model)
+        rig.step(rig.admit(0, prompt, 2))
+        (tokens,) = rig.step(rig.go(0, 6, 4, num_drafts=3), masks=given).tokens[0]
+        assert tokens[0] == right[1]
+        assert fewest <= len(tokens) <= most
 
 
 def test_the_layout_is_as_promised() -> None:
