@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from corekit.api import Admission, KvPlan, RowInput, SamplingParams, StepInput, WeightSource
+from corekit.api import Admission, BatchLayout, GroupLayout, KvPlan, ModelInputs, RowInput, SamplingParams, StepInput, WeightSource
 from corekit.builtin.torch_attention import TorchAttention
 from corekit.builtin.torch_sampler import TorchSampler
 from corekit.builtin.transformers_model import Shard, TransformersModel
@@ -113,12 +114,12 @@ def generated(model: Any, prompt: Sequence[int]) -> list[int]:
     return tokens
 
 
-def stepped(model: TransformersModel, *, chunk: int) -> list[list[int]]:
+def stepped(model: TransformersModel, *, chunk: int, kv_dtype: str = "float32") -> list[list[int]]:
     """Greedy answers by a worker: prompts arrive one step after another and go in by chunks, beside the decodes of others."""
     layers = model.spec.layers
     attention = TorchAttention(layers, device="cpu", poison=True, block_size=BLOCK_SIZE)
     worker = RankWorker(model=model, attention=attention, sampler=TorchSampler(), device="cpu", threads=0)
-    worker.allocate_kv(KvPlan(num_blocks=60, num_host_blocks=0, block_size=BLOCK_SIZE, kv_dtype="float32", layers=layers))
+    worker.allocate_kv(KvPlan(num_blocks=60, num_host_blocks=0, block_size=BLOCK_SIZE, kv_dtype=kv_dtype, layers=layers))
     free = list(range(1, 61))
     random.Random(5).shuffle(free)
     tokens, computed, tables = [list(prompt) for prompt in prompts()], [0, 0, 0, 0], [0, 0, 0, 0]
@@ -154,3 +155,43 @@ def test_a_family_answers_like_its_own_generate(family: str, tmp_path: Path) -> 
     model = TransformersModel(source, device="cpu", dtype="float32", threads=0)
     model.load(source, Shard())
     assert stepped(model, chunk=3) == wanted
+
+
+def test_float64_is_carried_through(tmp_path: Path) -> None:
+    reference = save_tiny(tmp_path, "llama").double()
+    source = source_of(tmp_path)
+    model = TransformersModel(source, device="cpu", dtype="float64", threads=0)
+    model.load(source, Shard())
+    assert stepped(model, chunk=3, kv_dtype="float64") == [generated(reference, prompt) for prompt in prompts()]
+
+
+def test_chunks_and_blocks_do_not_change_logits_beyond_rounding(tmp_path: Path) -> None:
+    """bfloat16: tokens may differ where two are close, logits may not differ by more than the dtype's own noise."""
+    reference = save_tiny(tmp_path, "llama", initializer_range=0.1).bfloat16()
+    source = source_of(tmp_path)
+    model = TransformersModel(source, device="cpu", dtype="bfloat16", threads=0)
+    model.load(source, Shard())
+    prompt, layers = torch.tensor(prompts()[2]), model.spec.layers
+    attention = TorchAttention(layers, device="cpu", poison=True, block_size=BLOCK_SIZE)
+    attention.allocate_kv(KvPlan(num_blocks=8, num_host_blocks=0, block_size=BLOCK_SIZE, kv_dtype="bfloat16", layers=layers))
+    table, rows = torch.tensor([[5, 2, 7, 1, 8]]), []
+    for start in range(0, len(prompt), 3):
+        positions = torch.arange(start, min(start + 3, len(prompt)))
+        slots = table[0, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+        starts, ends = torch.tensor([0, len(positions)]), torch.tensor([int(positions[-1]) + 1])
+        layout = BatchLayout(
+            num_rows=1,
+            num_tokens=len(positions),
+            num_decodes=int(len(positions) == 1),
+            query_start_loc=starts,
+            seq_lens=ends,
+            groups=(GroupLayout(table, slots),),
+            host_query_start_loc=starts.numpy(),
+            host_seq_lens=ends.numpy(),
+        )
+        attend = partial(attention.run, plan=attention.plan(layout))
+        rows.append(model.logits(model.forward(ModelInputs(token_ids=prompt[positions], positions=positions), attend)))
+    with torch.inference_mode():
+        wanted = reference(input_ids=prompt[None]).logits[0]
+    assert torch.cat(rows).dtype == torch.bfloat16
+    torch.testing.assert_close(torch.cat(rows), wanted, rtol=0, atol=0.02 * float(wanted.float().std()) + 2**-6)

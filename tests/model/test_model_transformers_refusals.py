@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor
 
 from corekit.api import LayerSpec, Shard
-from corekit.builtin.transformers_attention import Unsupported
+from corekit.builtin.transformers_attention import ProbeStep, Unsupported, _Mask
 from corekit.builtin.transformers_model import TransformersModel, refusals
 
 LLAMA: dict[str, Any] = {
@@ -146,3 +146,41 @@ def test_a_tied_head_needs_no_tensor_of_its_own_and_an_untied_one_does() -> None
 def test_more_than_one_rank_is_refused() -> None:
     with pytest.raises(ValueError, match="one rank"):
         built(LLAMA).load(Weights(LLAMA), Shard(rank=0, size=2))
+
+
+@pytest.mark.parametrize(("window", "sees", "fits"), [(5, 5, True), (5, None, False), (None, 5, False), (5, 6, False), (None, None, True)])
+def test_a_window_is_held_to_the_mask_that_the_model_asked_for(window: int | None, sees: int | None, fits: bool) -> None:
+    def mask(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (key > query - sees) if sees is not None else key <= query
+
+    config = transformers.AutoConfig.for_model(**LLAMA)
+    module = torch.nn.Module()
+    module.layer_idx = 0  # type: ignore[assignment]
+    step, tensors = ProbeStep(config), [torch.empty(1, heads, 3, 8) for heads in (4, 2, 2)]
+    if fits:
+        step(module, *tensors, _Mask(mask), {"sliding_window": window})
+        assert step.layers[0].window == window
+    else:
+        with pytest.raises(Unsupported, match="layer 0 has a mask of its own kind"):
+            step(module, *tensors, _Mask(mask), {"sliding_window": window})
+
+
+def test_an_unknown_term_of_attention_is_refused() -> None:
+    module = torch.nn.Module()
+    module.layer_idx = 0  # type: ignore[assignment]
+    with pytest.raises(Unsupported, match="passes position_bias"):
+        ProbeStep(None)(module, *[torch.empty(1, 2, 3, 8)] * 3, None, {"position_bias": torch.ones(1), "dropout": 0.0})
+
+
+def test_logits_that_depend_on_more_than_hidden_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(transformers.LlamaForCausalLM):
+        def forward(self, input_ids: Tensor | None = None, **more: Any) -> Any:
+            out = super().forward(input_ids=input_ids, **more)
+            if input_ids is not None:
+                out.logits = out.logits + input_ids[..., None]
+            return out
+
+    state = llama_state()
+    monkeypatch.setattr(transformers, "LlamaForCausalLM", Odd)
+    with pytest.raises(ValueError, match="more than its hidden states"):
+        built(LLAMA).load(Weights(LLAMA, state), Shard())

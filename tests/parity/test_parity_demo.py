@@ -1,4 +1,4 @@
-"""The demo model through the whole engine, against the library's own `generate`: real prompts, real weights, fp32, greedy.
+"""The demo model through the whole engine on its reference parts, against the library's own `generate`: real prompts, real weights, fp32, greedy.
 
 Rounding differs between a chunk, a batch and a whole prompt, so only prompts are used along whose reference answer the two
 likeliest tokens never come closer than `MIN_MARGIN`; the test checks that too. Four candidates that came closer were left out.
@@ -84,7 +84,8 @@ def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[in
     """Eight requests that arrive one after another, in chunks of 7, in a pool that holds about half of them."""
     asked = list(zip(prompts, wanted, strict=True))[part * 8 : part * 8 + 8]
     config = {
-        "model": {"dtype": "float32", "max_model_len": 256},
+        "model": {"use": "transformers", "dtype": "float32", "max_model_len": 256},
+        "attention_backend": {"use": "torch", "options": {"poison": True}},
         "engine": {"device": "cpu"},
         "block_allocator": {"block_size": block_size, "num_blocks": num_blocks, "stack": ["free-list"]},
         "scheduler": {"max_num_seqs": 8, "long_prefill_token_threshold": 7, "preemption": "recompute"},
