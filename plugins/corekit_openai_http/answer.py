@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,9 @@ from .reply import Reply
 from .requests import Job
 from .shapes import Shape
 from .wire import Answer, CachedTokens, Usage
+
+_CUT = frozenset({"abort", "error"})
+"""Reasons that are no answer's end."""
 
 
 class Tally:
@@ -99,11 +103,14 @@ class Answering:
             async for number, output in merged:
                 self._tally.add(number, output)
                 samples = [(number * n + sample.index, sample) for sample in output.outputs]
+                cut = {sample.finish_reason for _, sample in samples} & _CUT
+                if cut:  # clients know no such reason: what was said goes out, then comes an error, from the engine or from here
+                    samples = [(index, replace(sample, finish_reason=None) if sample.finish_reason in _CUT else sample) for index, sample in samples]
                 for index, sample in samples:
-                    if sample.finish_reason in ("abort", "error"):
-                        raise ApiError(500, f"The request ended early with reason {sample.finish_reason}.", code="request_failed")
                     self._stopwatch.news(index, sample)
                 yield samples
+                if cut and output.finished:
+                    raise ApiError(500, f"The request was ended early ({', '.join(map(str, cut))}).", code="request_failed")
 
     async def _whole(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
         gathered = [Gathered() for _ in range(len(self._job.prompts) * self._job.params.n)]

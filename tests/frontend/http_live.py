@@ -23,6 +23,7 @@ from corekit.api import (
     CompletionOutput,
     EngineClient,
     EngineStats,
+    FinishReason,
     Health,
     InvalidRequest,
     ModelFacts,
@@ -81,6 +82,8 @@ class PlainClient:
     error: Exception | None = None
     dead: str = ""
     logprob: float = -0.5
+    reason: FinishReason = "stop"
+    """Of an answer that `max_tokens` did not end."""
     alive: set[str] = field(default_factory=set)
     seen: list[tuple[str, Prompt, SamplingParams, int]] = field(default_factory=list)
     num_aborted: int = 0
@@ -135,7 +138,7 @@ class PlainClient:
                         text=text,
                         token_ids=(reply[at],),
                         logprobs=None if params.logprobs is None else (TokenLogprob(reply[at], self.logprob, top),),
-                        finish_reason=("length" if len(reply) > limit else "stop") if last else None,
+                        finish_reason=("length" if len(reply) > limit else self.reason) if last else None,
                     )
                 )
             if outputs:

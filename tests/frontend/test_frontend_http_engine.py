@@ -197,7 +197,8 @@ def test_a_fault_in_the_model_is_one_request_s(executor: str, at: int) -> None:
             else:
                 found = [json.loads(event) for event in events(response.text)]
                 assert found[-1]["error"]["code"] == "request_failed"
-                assert "0123456789"[:at].startswith("".join(chunk["choices"][0]["text"] for chunk in found[:-1]))
+                assert found[-1]["error"]["message"].count("scripted to fail")
+                assert "".join(chunk["choices"][0]["text"] for chunk in found[:-1]) == "0123456789"[:at]
         assert live.http.get("/health").status_code == 200
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
+from corekit_openai_http.answer import _merged
 from http_live import MODEL, Live, PlainClient, check_error, events, eventually
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from corekit.api import EngineDead, InvalidRequest, Overloaded, RequestFailed
+from corekit.api import EngineDead, FinishReason, InvalidRequest, Overloaded, RequestFailed, RequestOutput
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -225,6 +228,19 @@ def test_a_failure_within_a_stream_is_its_last_event(live: Live, client: PlainCl
     assert check_error(response)["code"] == "request_failed"
 
 
+@pytest.mark.parametrize("reason", ["abort", "error"])
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_a_request_that_was_cut_is_an_error_and_no_answer(live: Live, client: PlainClient, path: str, reason: FinishReason) -> None:
+    client.reason = reason
+    response = live.http.post(path, json=body(path))
+    assert response.status_code == 500
+    assert check_error(response)["code"] == "request_failed"
+    found = [json.loads(event) for event in events(live.http.post(path, json=body(path, stream=True)).text)]
+    assert found[-1]["error"]["code"] == "request_failed"
+    assert all(choice["finish_reason"] is None for chunk in found[:-1] for choice in chunk["choices"])
+    assert texts(path, found[:-1]) == {0: "hello"}
+
+
 def test_comments_keep_a_silent_stream_open() -> None:
     client = PlainClient(step_seconds=0.2, reply="abc")
     with Live(client, keep_alive_seconds=0.05) as live:
@@ -245,3 +261,33 @@ def test_request_ids_are_echoed_and_stay_outside(live: Live, client: PlainClient
     for wrong in ("with space", "x" * 65, "a\tb", "ü".encode().decode("latin-1")):
         echoed = live.http.get("/health", headers={"x-request-id": wrong.encode("latin-1")}).headers["x-request-id"]  # type: ignore[dict-item]
         assert echoed.startswith("req-")
+
+
+class Endless:
+    """A client's iterator that is no generator: nothing closes it but a call."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __aiter__(self) -> Endless:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        await asyncio.sleep(0)
+        return RequestOutput(request_id="r", prompt=None, num_prompt_tokens=1, num_cached_tokens=0, outputs=(), finished=False)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_iterator_is_closed_when_reading_stops(count: int) -> None:
+    streams = [Endless() for _ in range(count)]
+
+    async def read_one() -> None:
+        async with aclosing(_merged(streams)) as merged:
+            async for _ in merged:
+                break
+
+    asyncio.run(read_one())
+    assert all(stream.closed for stream in streams)
