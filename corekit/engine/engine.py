@@ -117,7 +117,8 @@ class Engine:
         flights, most = self._flights, self.executor.max_in_flight
         submitted = len(flights) < most and self._submit()
         if flights and (not submitted or len(flights) == most):
-            self._commit(flights.popleft())
+            self._commit(flights[0])
+            flights.popleft()  # not before: whoever sees an idle engine sees a whole one
         elif not submitted and self.scheduler.groups:
             sleep(STARVED_SECONDS)
         return self._take_deltas()
@@ -208,8 +209,9 @@ class Engine:
     def _close(self, group: Group) -> None:
         asked, now = group.asked, self._clock()
         self._num_finished[group.finish_reason] += 1
-        self._num_prompt_tokens += len(asked.token_ids)
-        self._num_cached_tokens += group.num_cached_tokens
+        if group.admitted_time is not None:
+            self._num_prompt_tokens += len(asked.token_ids)
+            self._num_cached_tokens += group.num_cached_tokens
         if not self._observers:
             return
 
