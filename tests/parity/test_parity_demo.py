@@ -1,7 +1,7 @@
 """The demo model through the whole engine on its reference parts, against the library's own `generate`: real prompts, real weights, fp32, greedy.
 
 Rounding differs between a chunk, a batch and a whole prompt, so only prompts are used along whose reference answer the two
-likeliest tokens never come closer than `MIN_MARGIN`; the test checks that too. Four candidates that came closer were left out.
+likeliest tokens never come closer than `MIN_MARGIN`; the test checks that too. Of 24 candidates two came closer (one to a tie) and were left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corekit.engine.request import NewRequest
 
 NUM_TOKENS = 64
 MIN_MARGIN = 1e-3
-"""In logits; their rounding in float32 is about a hundredth of it."""
+"""In logits. Between chunks of 7 and a whole prompt they were seen to differ by at most 5e-5."""
 CHATS = (
     "Write a short story about a lighthouse keeper who finds a bottle.",
     "Explain how a bicycle stays upright while it moves.",
@@ -79,9 +79,9 @@ def test_the_reference_answers_are_varied(wanted: list[list[int]]) -> None:
     assert sum(len(set(answer)) > 32 for answer in wanted) > len(wanted) * 3 // 4
 
 
-@pytest.mark.parametrize(("block_size", "num_blocks", "part"), [(4, 110, 0), (16, 30, 1)])
+@pytest.mark.parametrize(("block_size", "num_blocks", "part"), [(4, 150, 0), (16, 38, 1)])
 def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[int]], demo_cache_dir: Path, block_size: int, num_blocks: int, part: int) -> None:
-    """Eight requests that arrive one after another, in chunks of 7, in a pool that holds about half of them."""
+    """Eight requests that arrive one after another, in chunks of 7, in a pool that is too small for them at the end."""
     asked = list(zip(prompts, wanted, strict=True))[part * 8 : part * 8 + 8]
     config = {
         "model": {"use": "transformers", "dtype": "float32", "max_model_len": 256},
@@ -93,24 +93,24 @@ def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[in
     assembly = assemble(config, frontends=(), environ={"COREKIT_CACHE": str(demo_cache_dir)}, progress=False)
     with closing(assembly):  # never started: its engine is stepped here and not by a thread
         answers = greedy(assembly.engine, [prompt for prompt, _ in asked])
-        assert assembly.engine.stats().num_preemptions > 0, "the pool is not small enough to prove anything about preemption"
+        assert assembly.engine.stats().num_preemptions > 1, "the pool is not small enough to prove anything about preemption"
         assert assembly.engine.audit() == []
     assert answers == [answer for _, answer in asked]
 
 
 def greedy(engine: Engine, prompts: Prompts) -> list[list[int]]:
-    """Answers of NUM_TOKENS each; a request arrives every third step."""
+    """Answers of NUM_TOKENS each; a request arrives every second step."""
     answers: list[list[int]] = [[] for _ in prompts]
     params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
     for number in range(3000):
-        if number % 3 == 0 and number // 3 < len(prompts):
-            at = number // 3
+        if number % 2 == 0 and number // 2 < len(prompts):
+            at = number // 2
             engine.submit(
                 NewRequest(request_id=str(at), token_ids=prompts[at], params=params, max_tokens=NUM_TOKENS, seed=0, end_ids=(), arrival_time=float(number))
             )
         for delta in engine.step():
             assert delta.error is None
             answers[int(delta.request_id)] += delta.token_ids
-        if engine.idle and number // 3 >= len(prompts):
+        if engine.idle and number // 2 >= len(prompts):
             return answers
     raise AssertionError("the answers did not end")
