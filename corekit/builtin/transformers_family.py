@@ -156,14 +156,20 @@ class _Output:
             raise AttributeError(name)
 
 
+def find_body(model: Any) -> nn.Module:
+    """The part of a causal language model that ends in hidden states."""
+    body: nn.Module = model.get_decoder()
+    if body is model:  # its prefix names a part of a larger model
+        body = getattr(model, "model", model)
+    return body
+
+
 def split(model: Any) -> nn.Module:
     """Take the body out of a causal language model and return it. The rest maps hidden states, given as `inputs_embeds`, to logits.
 
     That way a family's own code makes its logits, with whatever scale, cap or projection it has, for just the rows that need them.
     """
-    body: nn.Module = model.get_decoder()
-    if body is model:  # its prefix names a part of a larger model
-        body = getattr(model, "model", model)
+    body = find_body(model)
     path = next((path for path, module in model.named_modules() if module is body), "")
     if not path:
         raise Unsupported(f"{type(model).__name__} has no part of its own that ends in hidden states")

@@ -16,7 +16,7 @@ from transformers.utils import logging
 from corekit.api import Attend, ModelInputs, ModelSpec, Shard, WeightSource
 
 from .transformers_attention import ATTENTION, BlankStep, PackedStep, Unsupported
-from .transformers_family import find_family, probe, split
+from .transformers_family import find_body, find_family, probe, split
 
 MAX_NAMED = 8
 """Tensors named in one error."""
@@ -82,9 +82,12 @@ class TransformersModel:
         """(body, head), after one blank pass in which they gave together what the whole model gives."""
         ids = torch.arange(2, device=self._device).remainder(self.spec.vocab_size)[None]
         call = {"input_ids": ids, "position_ids": torch.arange(2, device=self._device)[None], "use_cache": False, "corekit_step": BlankStep()}
+        hidden: list[Tensor] = []
+        watch = find_body(model).register_forward_hook(lambda module, given, output: hidden.append(output.last_hidden_state))
         whole = model(**call).logits
+        watch.remove()
         body = split(model)
-        parts = model(inputs_embeds=body(**call).last_hidden_state, use_cache=False).logits
+        parts = model(inputs_embeds=hidden[0], use_cache=False).logits
         if not torch.equal(whole, parts):
             raise ValueError(f"{self.spec.architecture} makes its logits from more than its hidden states, so this engine cannot compute them by rows")
         return body, model
