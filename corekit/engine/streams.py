@@ -39,8 +39,10 @@ class Streams:
         """What the engine shall call a new request: its name, unless the engine may still speak of another one by it."""
         if request_id in self._by_name:
             raise InvalidRequest(f"request_id {request_id!r} is in use by a request that is alive", field="request_id", code="id_in_use")
-        taken = request_id in self._by_id or request_id in self._leaving
-        return f"{request_id}#{next(self._serial)}" if taken else request_id
+        engine_id = request_id
+        while engine_id in self._by_id or engine_id in self._leaving:  # callers may have names with a serial too
+            engine_id = f"{request_id}#{next(self._serial)}"
+        return engine_id
 
     def add(self, stream: Stream) -> None:
         self._by_id[stream.engine_id] = self._by_name[stream.request_id] = stream

@@ -69,3 +69,15 @@ def test_an_aborted_stream_is_heard_to_its_end_beside_its_successor():
     streams.remove(first)
     with pytest.raises(InvalidRequest, match="in use"):
         streams.engine_id("a")
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_caller_whose_name_looks_like_a_replacement_keeps_it_to_himself(leaving):
+    streams = Streams()
+    owner = stream(streams, "a#1")
+    if leaving:
+        streams.remove(owner)
+        streams.note_abort(owner)
+    stream(streams, "a")
+    streams.unname("a")
+    assert stream(streams, "a").engine_id not in ("a", "a#1")
