@@ -47,7 +47,7 @@ class Files:
             "pre_tokenizer": level,
             "decoder": level,
             "post_processor": post,
-            "model": model,
+            "model": {"type": "BPE", "vocab": BYTES, "merges": [], "ignore_merges": False},
         }
         settings = {"chat_template": self.template, "bos_token": "<s>", "eos_token": "</s>"}
         return {"tokenizer.json": json.dumps(document).encode(), "tokenizer_config.json": json.dumps(settings).encode()}

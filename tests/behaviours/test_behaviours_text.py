@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from typing import Any
@@ -72,7 +73,7 @@ def test_random_unicode_is_never_split_repeated_or_lost(executor: str) -> None:
     alphabet = "aé世🙂\u0301\u200d\U0001f468 \n"
     texts = tuple("".join(rng.choice(alphabet) for _ in range(12)) for _ in range(8))
     broken = bytes(rng.choice((0xC3, 0xA9, 0xE4, 0xB8, 0x96, 0xF0, 0x41)) for _ in range(24))
-    scripts = tuple(tuple(text.encode()) for text in texts) + (tuple(broken),)
+    scripts = (*(tuple(text.encode()) for text in texts), tuple(broken))
     with engine(executor, model="scripted", scripts=scripts) as assembly:
         jobs = [Job([prompt, 0], params(max_tokens=60, stop=stop)) for prompt in range(9, 18) for stop in ((), ("never there", "\n\n\n\n\n"))]
         for job, (answer,) in zip(jobs, run(assembly, jobs), strict=True):
@@ -87,12 +88,9 @@ def test_ids_without_a_text_are_no_fault(executor: str) -> None:
     with served(executor, model="scripted", scripts=((97, 280, 98, 299),), vocab_size=300) as (http, assembly):
         ((answer,),) = run(assembly, [Job("x", params(logprobs=2))])
         assert (answer.ids, answer.text, answer.reason) == ([97, 280, 98, 299, 256], "ab", "stop")
-        for path, more in (
-            (COMPLETIONS, {"prompt": "x", "logprobs": 2}),
-            (CHAT, {"messages": [{"role": "x", "content": "x"}], "logprobs": True, "top_logprobs": 2}),
-        ):
-            if path == CHAT:
-                more["messages"][0]["role"] = "user"  # type: ignore[index]
+        completion = {"prompt": "x", "logprobs": 2}
+        chat = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 2}
+        for path, more in ((COMPLETIONS, completion), (CHAT, chat)):
             response = http.post(path, json={"model": "scripted", "temperature": 0, "max_tokens": 5, **more})
             assert response.status_code == 200, response.text
 
@@ -142,17 +140,13 @@ def four_forms(http: httpx.Client, stop: dict[str, Any], top: int | None) -> lis
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("top", [None, 0, 5])
-def test_logprobs_describe_the_text_in_all_four_forms(executor: str, top: int | None) -> None:
+def test_logprobs_describe_the_text_in_all_four_forms(executor: str) -> None:
     """Chinese, a lone byte, and ends by EOS, by a stop id and by a stop string of two tokens."""
-    script = tuple("A 世".encode()) + (0xFF,) + tuple(b"be ta")
+    script = (*"A 世".encode(), 0xFF, *b"be ta")
     whole = "A 世\ufffdbe ta"
     with served(executor, model="scripted", scripts=(script,)) as (http, _):
-        for stop, text, raw in (
-            ({}, whole, script),
-            ({"stop_token_ids": [ord("e")]}, "A 世\ufffdbe", script[:8]),
-            ({"stop": ["be"]}, "A 世\ufffd", script[:8]),
-        ):
+        ends = (({}, whole, script), ({"stop_token_ids": [ord("e")]}, "A 世\ufffdbe", script[:8]), ({"stop": ["be"]}, "A 世\ufffd", script[:8]))
+        for (stop, text, raw), top in itertools.product(ends, (None, 0, 5)):
             for said, reason, found, values in four_forms(http, stop, top):
                 assert (said, reason) == (text, "stop")
                 assert found == [*raw]
