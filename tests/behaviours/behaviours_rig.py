@@ -19,7 +19,7 @@ from corekit_openai_http.frontend import OpenAiHttp
 
 from corekit.api import Prompt, SamplingParams, TokenLogprob
 from corekit.builtin.fcfs import Fcfs
-from corekit.builtin.fingerprint import Fingerprint, solo
+from corekit.builtin.fingerprint import solo
 from corekit.builtin.options import FingerprintOptions
 from corekit.compose.assemble import assemble
 from corekit.compose.assembly import Assembly
@@ -218,6 +218,3 @@ def run_gated(assembly: Assembly, policy: Gated, jobs: Sequence[Job]) -> list[li
     answers = run(assembly, jobs, open_gate)
     check_end(assembly)
     return answers
-
-
-__all__ = ["ASCII", "EXECUTORS", "Answer", "Fingerprint", "Gated", "Job"]

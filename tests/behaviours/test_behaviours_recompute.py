@@ -198,7 +198,7 @@ def test_100_and_100_tokens_outgrow_the_pool_and_end_with_length(executor: str, 
         for answer, prompt in ((big[0], "x" * 100), (big[-1], "x" * 100), (other[0], "y" * 100)):
             assert (answer.reason, answer.ids) == ("length", greedy(prompt, 29))
         assert assembly.client.stats().num_preemptions < 50
-    assert sum("alone it outgrew the KV pool of 128 tokens" in record.message for record in caplog.records) == n + 1
+    assert len({record.message for record in caplog.records if "alone it outgrew the KV pool of 128 tokens" in record.message}) == 2
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
