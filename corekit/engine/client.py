@@ -5,7 +5,6 @@ Knows the tokenizer, event loops and threads; does not know HTTP, blocks or how 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import threading
@@ -28,6 +27,7 @@ from corekit.api import (
     Tokenizer,
 )
 from corekit.engine.door import Door, Encoded, check_identity
+from corekit.engine.line import Line
 from corekit.engine.request import NewRequest
 from corekit.engine.stream import Stream
 from corekit.engine.streams import News, Streams
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSED = "the engine was closed"
-FIRST_PAUSE = 0.002
-LONGEST_PAUSE = 0.05
-"""Seconds between two looks of a patient caller at a full queue."""
 
 
 class Client:
@@ -73,6 +70,7 @@ class Client:
         self._random = random.Random(seed)
         self._lock = threading.Condition()
         self._streams = Streams()
+        self._line = Line()
         self._dead: str | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -122,22 +120,17 @@ class Client:
         deadline: float | None = None,
         patient: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """See EngineClient. patient: wait for room in the queue instead of raising Overloaded."""
+        """See EngineClient. patient: wait in line for room in the queue instead of raising Overloaded."""
         check_identity(request_id, priority, tenant, deadline)
         self._check_alive()
         encoded = await self._door.encode(prompt)
         max_tokens = self._door.check(params, len(encoded.token_ids), field="prompt" if prompt.messages is None else "messages")
         name = request_id or uuid.uuid4().hex
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                stream = self._queue(encoded, params, max_tokens, request_id=name, priority=priority, tenant=tenant, deadline=deadline)
-                break
-            except Overloaded:
-                if not patient:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+
+        def queue() -> Stream:
+            return self._queue(encoded, params, max_tokens, request_id=name, priority=priority, tenant=tenant, deadline=deadline)
+
+        stream = await self._queue_in_line(queue) if patient else queue()
         try:
             while True:
                 output = await stream.next()
@@ -193,6 +186,21 @@ class Client:
             self._streams.add(stream)
             self._lock.notify_all()
         return stream
+
+    async def _queue_in_line(self, queue: Callable[[], Stream]) -> Stream:
+        """Try when it is this caller's turn and whenever a step may have made room."""
+        with self._lock:
+            place = self._line.enter()
+        try:
+            while True:
+                await place.wait()
+                try:
+                    return queue()
+                except Overloaded:
+                    continue
+        finally:
+            with self._lock:
+                self._line.leave(place)
 
     def _check_alive(self) -> None:
         if self._dead is not None:
@@ -270,6 +278,7 @@ class Client:
         deltas = self._engine.step()
         with self._lock:
             by_loop = self._streams.end_step(deltas)
+            self._line.call()
         for loop, news in by_loop.items():
             try:
                 loop.call_soon_threadsafe(self._hear, news)
@@ -292,6 +301,7 @@ class Client:
         with self._lock:
             reason = self._dead or CLOSED
             streams = self._streams.clear()
+            self._line.call_all()
         for stream in streams:
             try:
                 stream.loop.call_soon_threadsafe(stream.fail, EngineDead(reason))
