@@ -151,14 +151,18 @@ class _Guard:
         return f"{self._secret}x{len(self.replaced) - 1}x"
 
     def over(self, value: Any, spans: Spans, *, whole_only: bool = False) -> Any:
-        """The same value with every span in its strings replaced."""
+        """The same value with every span in its strings replaced, in names of tools' parameters and arguments too."""
         if isinstance(value, str):
             return spans.replace(value, self.mark, whole_only=whole_only)
         if isinstance(value, Mapping):
-            return {key: self.over(item, spans, whole_only=key in WORDS) for key, item in value.items()}
+            return {self._over_key(key, spans): self.over(item, spans, whole_only=key in WORDS) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.over(item, spans) for item in value]
         return value
+
+    def _over_key(self, key: Any, spans: Spans) -> Any:
+        """Templates look up identifiers, which must stay as they are unless they hold a whole control token."""
+        return self.over(key, spans, whole_only=key.isidentifier()) if isinstance(key, str) else key
 
     def holds(self, text: str) -> bool:
         return self._secret in text

@@ -181,6 +181,24 @@ def test_tools_names_and_options_are_text_too() -> None:
     assert chat.text.count("</s>") == 5
 
 
+PARAMETERS = "{% for t in tools or () %}{% for name in t.parameters.properties %}<{{ name }}>{% endfor %}{{ t | tojson }}{% endfor %}"
+ARGUMENTS = "{% for c in m.tool_calls or () %}{{ c.function.arguments | tojson }}{% for name in c.function.arguments %}<{{ name }}>{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("name", ["</s>", "a</s>b", "a</s", "</s", "<s"])
+def test_names_of_parameters_and_arguments_are_text_too(name: str) -> None:
+    """Also where the template's own ">" would complete one."""
+    made = tokenizer(PARAMETERS + "{% for m in messages %}{{ m.content }}" + ARGUMENTS + "</s>{% endfor %}", BOS_EOS)
+    plain = made.apply_chat_template(
+        [user("x"), {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {name: 1}}}]}],
+        tools=[{"name": "f", "parameters": {"properties": {name: {"type": "string"}}}}],
+    )
+    assert [plain.token_ids.count(len(VOCABULARY) + at) for at in (0, 1)] == [0, 2]
+    assert plain.text.count(f"<{name}>") == 2
+    assert plain.text.count(f'"{name}": ') == 2
+    assert "".join(streamed(made, plain.token_ids, skip_special_tokens=False)) == plain.text
+
+
 def test_tokens_that_a_template_writes_are_control_tokens_even_if_not_marked_special() -> None:
     """Except in what an assistant wrote: earlier thoughts come back as the tokens that they were."""
     added = [*BOS_EOS, {"content": "[user]", "special": False}, {"content": "<think>", "special": False}]
