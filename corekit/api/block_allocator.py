@@ -97,7 +97,11 @@ class AllocatorStats:
 
 
 class BlockAllocator(Protocol):
-    """One layer. It is built with `BuildContext.inner`, the layer beneath (None for the bottom), and delegates downwards."""
+    """One layer. It is built with `BuildContext.inner`, the layer beneath (None for the bottom), and delegates downwards.
+
+    The core sees the top of the stack only: a layer passes on the optional abilities of the layer beneath that it does not
+    mean to hide (`prefix_cache` above all), and keeps that layer in an attribute `inner`, so that audits reach it.
+    """
 
     @property
     def available(self) -> int:

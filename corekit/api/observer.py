@@ -43,7 +43,10 @@ class RequestStats:
 
 
 class Observer(Protocol):
-    """Plain values, off the critical path. An observer that raises is reported once, by name, and dropped."""
+    """Plain values, handed over on the engine's thread between steps: return at once, and leave slow work to a thread of your own.
+
+    An observer that raises is reported once, by name, and dropped.
+    """
 
     def on_step(self, stats: StepStats) -> None: ...
 

@@ -33,7 +33,7 @@ class Reason(Enum):
     WATERMARK = "watermark"  # would fit, but the reserve for running requests would go
     NOT_READY = "not ready"  # all its work is in flight, its grammar compiles, or another request computes its prefix
     PREEMPTED = "preempted"  # is a victim of this step
-    INDIVISIBLE = "indivisible"  # may not be chunked, and the rest of the budget is too small for it
+    INDIVISIBLE = "indivisible"  # may not be chunked, and the rest of the budget is too small for it; no request is so today
     ENDED = "ended"  # outgrew the pool alone, or is over
     SCHEDULED = "scheduled"  # has its tokens already
 
@@ -156,6 +156,11 @@ class StepPlan(Protocol):
         ...
 
     @property
+    def num_returning(self) -> int:
+        """Victims of earlier steps that are not in `waiting` yet: their last tokens are still in flight."""
+        ...
+
+    @property
     def resident(self) -> Sequence[RequestView]:
         """Those that hold blocks now, in admission order: victims come from here."""
         ...
@@ -188,7 +193,8 @@ class StepPlan(Protocol):
     def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
         """Take request's blocks and seat; what it got in this step goes back to the budget. None: the core's own rule.
 
-        Raises ValueError when request holds no blocks.
+        "swap" falls back to "recompute" where the stack cannot swap. Raises ValueError when request holds no blocks, and for
+        an unknown mode.
         """
         ...
 

@@ -206,7 +206,7 @@ class Planning:
 
     async def run(self) -> Result:
         engine = self._assembly.engine
-        engine.scheduler.policy = self._window.policy = TimedPolicy(engine.scheduler.policy)
+        engine.scheduler.planner.policy = self._window.policy = TimedPolicy(engine.scheduler.planner.policy)
         ids = []
         for request in self._population.requests(self._effort):
             ids.append(request.request_id)

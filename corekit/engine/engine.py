@@ -55,6 +55,7 @@ class Engine:
         self._num_inbox_tokens = 0
         self._flights: deque[Flight] = deque()
         self._num_steps = 0
+        self._num_free_blocks = scheduler.step.free_blocks  # as of the last step: layers are not asked from other threads
         self._num_prompt_tokens = 0
         self._num_output_tokens = 0
         self._num_cached_tokens = 0
@@ -85,9 +86,19 @@ class Engine:
             return len(self.scheduler.waiting) + self._num_inbox_requests
 
     @property
-    def num_waiting_tokens(self) -> int:
+    def num_queued(self) -> int:
+        """Requests that never ran."""
         with self._inbox_lock:
-            return self.scheduler.num_waiting_tokens + self._num_inbox_tokens
+            return self.scheduler.num_queued + self._num_inbox_requests
+
+    @property
+    def num_queued_tokens(self) -> int:
+        with self._inbox_lock:
+            return self.scheduler.num_queued_tokens + self._num_inbox_tokens
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        return self.num_queued_tokens
 
     @property
     def idle(self) -> bool:
@@ -99,7 +110,7 @@ class Engine:
             num_running=self.num_running,
             num_waiting=self.num_waiting,
             num_blocks=scheduler.limits.num_blocks,
-            num_free_blocks=scheduler.step.free_blocks,
+            num_free_blocks=self._num_free_blocks,
             block_size=scheduler.limits.block_size,
             num_prompt_tokens=self._num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
@@ -121,6 +132,7 @@ class Engine:
             flights.popleft()  # not before: whoever sees an idle engine sees a whole one
         elif not submitted and self.scheduler.groups:
             sleep(STARVED_SECONDS)
+        self._num_free_blocks = self.scheduler.step.free_blocks
         return self._take_deltas()
 
     def fail_all(self, message: str) -> list[SampleDelta]:
@@ -129,6 +141,10 @@ class Engine:
         for request_id in tuple(self.scheduler.groups):
             self.scheduler.end(request_id, sample=None, reason="error", error=message)
         return self._take_deltas()
+
+    def check_health(self) -> None:
+        """Raises when the executor can no longer answer."""
+        self.executor.check_health()
 
     def audit(self) -> list[str]:
         """Broken invariants of an idle engine; empty when it is sound."""

@@ -54,6 +54,7 @@ class Request:
     """
 
     __slots__ = (
+        "fresh",
         "granted_step",
         "group",
         "id",
@@ -98,6 +99,7 @@ class Request:
         self.sent = False  # the worker has its tokens
         self.granted_step = -1  # last step that granted, preempted or ended it
         self.queued = False  # stands in the waiting list
+        self.fresh = False  # never ran: it counts for the limits of the queue
 
     @property
     def arrival(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,18 +14,15 @@ from corekit.api import (
     SchedulerPolicy,
     StepInput,
     StepResult,
-    SupportsAccounting,
     TokenLogprob,
 )
 
 from .blocks import BlockTables, CopyJournal, KeyChain
 from .events import SampleDelta
+from .planner import Planner
 from .request import Group, NewRequest, Request
 from .step_plan import Limits, Row, Step
 
-log = logging.getLogger(__name__)
-
-MAX_REPORTS = 100
 NOTHING: tuple[tuple[int, ...], ...] = ((),)
 
 
@@ -49,30 +45,31 @@ class Scheduler:
         key_seed: bytes = b"",
     ) -> None:
         self.limits = limits
-        self.policy = policy
-        self.fallback = fallback
+        self.planner = Planner(policy, fallback)
         self.blocks = BlockTables(stack, journal, block_size=limits.block_size, num_blocks=limits.num_blocks)
         self.step = Step(limits=limits, blocks=self.blocks, keys=(keys := KeyChain(limits.block_size, key_seed)), clock=clock)
         self.groups: dict[str, Group] = {}
         self.waiting: list[Request] = []  # arrival order
         self.finished: list[Group] = []  # since the engine looked last
         self.deltas: list[SampleDelta] = []  # since the engine looked last
-        self.num_waiting_tokens = 0
+        self.num_queued = 0  # of those waiting, how many never ran
+        self.num_queued_tokens = 0
         self.num_preemptions = 0
         self.steps_in_flight = 0
         self._keys = keys
         self._journal = journal
-        self._accounting = policy if isinstance(policy, SupportsAccounting) else None
         self._gone: list[int] = []
+        self._returning: set[Request] = set()  # victims whose rows in flight have not committed
         self._num_ids = 0
         self._num_arrivals = 0
-        self._reported: set[str] = set()
 
     # -- the door
 
     def refusal(self, num_prompt_tokens: int, num_samples: int) -> str | None:
         """Why such a request can never run; None if it can. Depends on the limits alone."""
         limits, needed = self.limits, self.blocks.span(num_prompt_tokens + 1)
+        if num_prompt_tokens >= limits.max_model_len:
+            return f"a prompt of {num_prompt_tokens} tokens and one generated token are beyond max_model_len = {limits.max_model_len}"
         if needed > limits.num_blocks:
             pool = limits.num_blocks * limits.block_size
             return (
@@ -90,8 +87,11 @@ class Scheduler:
         self._num_arrivals += 1
         self.groups[asked.request_id] = group
         leader = Request(self._new_id(), group, num_samples=asked.params.n)
+        leader.fresh = True
+        self.num_queued += 1
+        self.num_queued_tokens += len(leader.tokens)
         group.samples.append(leader)
-        self._account("on_arrive", leader)
+        self.planner.on_arrive(leader)
         self._queue(leader)
 
     def end(self, request_id: str, *, sample: int | None, reason: FinishReason, error: str | None = None) -> None:
@@ -106,8 +106,8 @@ class Scheduler:
     def schedule(self) -> tuple[list[Row], StepInput | None]:
         """The next step; no input when there is nothing to run."""
         step = self.step
-        step.begin(self.waiting)
-        self._plan()
+        step.begin(self.waiting, len(self._returning))
+        self.planner.plan(step, in_flight=bool(self.steps_in_flight))
         step.close()
         self._settle()
         rows = list(step.rows.values())
@@ -118,31 +118,21 @@ class Scheduler:
         self.steps_in_flight += 1
         return rows, StepInput(number=step.number, rows=sent, copies=self._journal.drain(), gone=gone)
 
-    def _plan(self) -> None:
-        step, name = self.step, type(self.policy).__name__
-        try:
-            self.policy.plan(step)
-        except Exception as error:
-            self._report(f"scheduler policy {name} raised {error!r}; first come first served planned the rest of the step")
-            self.fallback.plan(step)
-        idle = not step.rows and not step.ended and not self.steps_in_flight
-        if idle and (step.resident or self.waiting):
-            self.fallback.plan(step)
-            if step.rows or step.ended:
-                self._report(f"scheduler policy {name} scheduled nothing although something could run; first come first served planned the step")
-
     def _settle(self) -> None:
         """The waiting list changes between plans only."""
         for r in self.step.admitted:
             if r.state is RequestState.RUNNING:
                 self._unqueue(r)
-        for r in self.step.preempted:
-            if r.state is RequestState.PREEMPTED and not r.queued and not r.steps_in_flight:
-                self._queue(r)
-        self.num_preemptions += len(self.step.preempted)
+        for r in self.step.victims:
+            if r.state is RequestState.PREEMPTED and not r.queued:
+                if r.steps_in_flight:
+                    self._returning.add(r)
+                else:
+                    self._queue(r)
+        self.num_preemptions += len(self.step.victims)
         for r in self.step.ended:
             pool = self.limits.num_blocks * self.limits.block_size
-            log.warning("request %s ended with reason length: alone it outgrew the KV pool of %d tokens", r.group.asked.request_id, pool)
+            self.planner.report(f"request {r.group.asked.request_id} ended with reason length: alone it outgrew the KV pool of {pool} tokens")
             self._finish(r, "length")
 
     def _send(self, row: Row) -> RowInput:
@@ -182,17 +172,15 @@ class Scheduler:
                 r.num_committed += row.num_tokens - rejected
                 if caches:
                     self._publish(r)
-            elif not r.steps_in_flight:  # preempted meanwhile: it keeps the tokens, and may be admitted again from now on
+            self.planner.on_progress(r, row.start, row.num_tokens, len(accepted))
+            if row.num_samples:
+                siblings = self._fork(r, drawn) if row.num_samples > 1 else ()
+                chances = logprobs.get(at)
+                for n, one in enumerate((r, *siblings)):
+                    self._deliver(one, drawn[n], chances[n] if chances else None)
+            if r.state is RequestState.PREEMPTED and not r.steps_in_flight:  # it kept its tokens, and may be admitted again
+                self._returning.remove(r)
                 self._queue(r)
-            if self._accounting:
-                prompt = max(0, min(row.start + row.num_tokens, r.num_prompt_tokens) - row.start)
-                self._account("on_progress", r, prompt, len(accepted))
-            if not row.num_samples:
-                continue
-            siblings = self._fork(r, drawn) if row.num_samples > 1 else ()
-            chances = logprobs.get(at)
-            for n, one in enumerate((r, *siblings)):
-                self._deliver(one, drawn[n], chances[n] if chances else None)
 
     def _publish(self, r: Request) -> None:
         size = self.limits.block_size
@@ -211,16 +199,16 @@ class Scheduler:
             r.tokens.extend(drawn[sample])
             leader.group.samples.append(r)
             siblings.append(r)
-            self._account("on_arrive", r)
             if leader.state is RequestState.RUNNING:
                 r.table = self.blocks.share(leader.table[: self.blocks.span(num_prompt)])
                 r.num_computed_tokens = r.num_committed = num_prompt
                 r.keys, r.num_published = leader.keys[:full], min(full, leader.num_published)
                 r.state = RequestState.RUNNING
-                self.step.resident.append(r)  # on one of the seats that the leader reserved
+                self.step.residents.append(r)  # on one of the seats that the leader reserved
             else:
                 r.state = RequestState.PREEMPTED
                 self._queue(r)
+            self.planner.on_arrive(r)
         leader.num_samples = 1
         return siblings
 
@@ -253,9 +241,11 @@ class Scheduler:
             self.step.vacate(r)
         elif r.queued:
             self._unqueue(r)
+        else:
+            self._returning.discard(r)
         r.state = RequestState.FINISHED
         self._gone.append(r.id)
-        self._account("on_leave", r)
+        self.planner.on_leave(r)
         self.deltas.append(SampleDelta(group.asked.request_id, r.sample, new, logprobs, reason, stop, error, group.num_cached_tokens))
         if group.finished:
             group.finish_reason = reason
@@ -266,29 +256,17 @@ class Scheduler:
 
     def _queue(self, r: Request) -> None:
         r.queued = True
-        self.num_waiting_tokens += len(r.tokens)
         insort(self.waiting, r, key=arrival_order)
 
     def _unqueue(self, r: Request) -> None:
         r.queued = False
-        self.num_waiting_tokens -= len(r.tokens)
+        if r.fresh:
+            r.fresh = False
+            self.num_queued -= 1
+            self.num_queued_tokens -= r.num_prompt_tokens
         del self.waiting[bisect_left(self.waiting, arrival_order(r), key=arrival_order)]
 
     # -- the rest
-
-    def _account(self, event: str, r: Request, *counts: int) -> None:
-        if self._accounting is None:
-            return
-        try:
-            getattr(self._accounting, event)(r, *counts)
-        except Exception as error:
-            self._report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event}")
-
-    def _report(self, message: str) -> None:
-        """Once: a fault that repeats every step must not fill the log."""
-        if message not in self._reported and len(self._reported) < MAX_REPORTS:
-            self._reported.add(message)
-            log.warning(message)
 
     def _new_id(self) -> int:
         self._num_ids += 1
@@ -296,10 +274,17 @@ class Scheduler:
 
     def audit(self) -> Iterator[str]:
         """Broken invariants, once every request has finished and every step has committed."""
-        if self.groups or self.step.resident or self.waiting or self.steps_in_flight:
-            yield f"{len(self.groups)} requests, {len(self.step.resident)} residents, {len(self.waiting)} waiting, {self.steps_in_flight} steps are left"
+        left = {
+            "requests": len(self.groups),
+            "residents": len(self.step.resident),
+            "waiting": len(self.waiting),
+            "returning": len(self._returning),
+            "queued": self.num_queued,
+            "queued tokens": self.num_queued_tokens,
+            "steps in flight": self.steps_in_flight,
+        }
+        if any(left.values()):
+            yield f"left: {left}"
         if self.step.seats != self.limits.max_num_seqs:
             yield f"{self.step.seats} of {self.limits.max_num_seqs} seats came back"
-        if self.num_waiting_tokens:
-            yield f"{self.num_waiting_tokens} tokens are still counted as waiting"
         yield from self.blocks.audit()

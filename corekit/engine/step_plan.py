@@ -5,9 +5,10 @@ Every grant, refusal and preemption keeps the limits by itself: a policy may cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, overload
 
 from corekit.api import PASSED_OVER, Grant, PreemptMode, PrefixMatch, Reason, Refusal, RequestState, RequestView
 
@@ -16,6 +17,7 @@ from .request import Request
 
 REFUSED: Mapping[Reason, Grant] = {reason: Grant(reason=reason) for reason in Reason}
 ONE_TOKEN = Grant(1)
+PREEMPT_MODES = (None, "recompute", "swap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,30 @@ class Row:
         return 1 + self.num_drafts if self.num_samples else 0
 
 
+class Live(Sequence[Request]):
+    """A list as a policy may see it: always up to date, and not its own to change."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: list[Request]) -> None:
+        self._of = of
+
+    @overload
+    def __getitem__(self, at: int) -> Request: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Request]: ...
+
+    def __getitem__(self, at: int | slice) -> Request | list[Request]:
+        return self._of[at]
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(tuple(self._of))  # it may preempt while it looks
+
+
 class Step:
     """Implements StepPlan. `running` and `waiting` hold still during plan(); `resident`, `preempted` and the numbers are live."""
 
@@ -65,28 +91,40 @@ class Step:
         self._matches: dict[Request, PrefixMatch] = {}
         self.number = -1
         self.now = 0.0
-        self.seats = limits.max_num_seqs
-        self.token_budget = 0
+        self._seats = limits.max_num_seqs
+        self._budget = 0
         self.rows: dict[Request, Row] = {}
-        self.resident: list[Request] = []
+        self.residents: list[Request] = []
+        self.resident = Live(self.residents)
         self.running: Sequence[Request] = ()
         self.waiting: Sequence[Request] = ()
-        self.preempted: list[Request] = []
+        self.num_returning = 0
+        self.victims: list[Request] = []
+        self.preempted = Live(self.victims)
         self.admitted: list[Request] = []
         self.ended: list[Request] = []
 
-    def begin(self, waiting: Sequence[Request]) -> None:
+    def begin(self, waiting: Sequence[Request], num_returning: int) -> None:
         self.number += 1
         self.now = self._clock()
-        self.rows, self.preempted, self.admitted, self.ended = {}, [], [], []
-        self.running, self.waiting = tuple(self.resident), waiting
-        self.token_budget = self._limits.max_num_batched_tokens
+        self.rows, self.admitted, self.ended = {}, [], []
+        self.victims.clear()
+        self.running, self.waiting, self.num_returning = tuple(self.residents), tuple(waiting), num_returning
+        self._budget = self._limits.max_num_batched_tokens
         self._open = True
 
     def close(self) -> None:
         """From here on the policy's calls raise: a plan that was kept cannot touch a later step."""
         self._open = False
         self._matches.clear()
+
+    @property
+    def token_budget(self) -> int:
+        return self._budget
+
+    @property
+    def seats(self) -> int:
+        return self._seats
 
     @property
     def free_blocks(self) -> int:
@@ -112,7 +150,7 @@ class Step:
             if (
                 plain
                 and r.state is running
-                and self.token_budget
+                and self._budget
                 and r.granted_step != number
                 and len(r.tokens) + r.num_in_flight == computed + 1 < r.max_known
                 and computed % size
@@ -123,7 +161,7 @@ class Step:
                 r.granted_step = number
                 r.num_computed_tokens = computed + 1
                 r.num_in_flight += 1
-                self.token_budget -= 1
+                self._budget -= 1
                 continue
             grant = self.schedule(r)
             if grant.reason is not None and grant.reason not in PASSED_OVER:
@@ -139,7 +177,7 @@ class Step:
             return REFUSED[Reason.ENDED]
         if r.num_known >= r.max_known:
             return REFUSED[Reason.NOT_READY]  # the rest of its answer is in flight
-        most = self.token_budget if max_tokens is None else min(max_tokens, self.token_budget)
+        most = self._budget if max_tokens is None else min(operator.index(max_tokens), self._budget)
         most = min(most, self._limits.long_prefill_token_threshold or most)
         if most <= 0:
             return REFUSED[Reason.BUDGET]
@@ -151,7 +189,7 @@ class Step:
         if count <= 0:
             return REFUSED[Reason.NOT_READY]
         if self._blocks.needed(r.table, start, start + count) > self.free_blocks:
-            return REFUSED[Reason.BLOCKS] if len(self.resident) > 1 else self._end(r)
+            return REFUSED[Reason.BLOCKS] if len(self.residents) > 1 else self._end(r)
         return self._grant(r, start, count, self._drafts(r, start, count, most))
 
     def _drafts(self, r: Request, start: int, count: int, most: int) -> int:
@@ -164,15 +202,17 @@ class Step:
     def _admit(self, r: Request, most: int) -> Grant:
         if r.steps_in_flight or not r.queued:
             return REFUSED[Reason.NOT_READY]  # its last tokens are not known here yet
-        if r.num_samples > self.seats:
+        if r.num_samples > self._seats:
             return REFUSED[Reason.SEATS]
         blocks, match = self._blocks, self._match(r)
         start = len(match.blocks) * blocks.block_size
         count = min(len(r.tokens) - start, most)
-        needed = blocks.span(start + count) - len(match.blocks) + match.num_taken
+        # Whole, not by its first chunk: a prompt that does not fit yet would be computed, give way to itself, and begin again.
+        end = len(r.tokens) if self.residents else start + count
+        needed = blocks.span(end) - len(match.blocks) + match.num_taken
         if needed > self.free_blocks:
-            return REFUSED[Reason.BLOCKS] if self.resident else self._end(r)
-        if self.resident and self.free_blocks - needed < self._limits.watermark_blocks:
+            return REFUSED[Reason.BLOCKS] if self.residents else self._end(r)
+        if self.residents and self.free_blocks - needed < self._limits.watermark_blocks:
             return REFUSED[Reason.WATERMARK]
         table = blocks.hold(match)
         if table is None:
@@ -188,9 +228,9 @@ class Step:
         if r.group.admitted_time is None:
             r.group.admitted_time, r.group.num_cached_tokens = self.now, start
         r.state = RequestState.RUNNING
-        self.resident.append(r)
+        self.residents.append(r)
         self.admitted.append(r)
-        self.seats -= r.num_samples
+        self._seats -= r.num_samples
         return grant
 
     def _grant(self, r: Request, start: int, count: int, num_drafts: int) -> Grant:
@@ -204,7 +244,7 @@ class Step:
         r.granted_step = self.number
         r.num_computed_tokens = start + count
         r.num_in_flight += row.max_new_tokens
-        self.token_budget -= count
+        self._budget -= count
         return ONE_TOKEN if count == 1 else Grant(count)
 
     def _end(self, r: Request) -> Grant:
@@ -227,23 +267,25 @@ class Step:
     def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
         self._check_open()
         r = cast(Request, request)
+        if mode not in PREEMPT_MODES:
+            raise ValueError(f"preempt mode {mode!r}: it is one of {PREEMPT_MODES}")
         if r.state is not RequestState.RUNNING:
             raise ValueError(f"{r!r} holds no blocks: only those in step.resident can be preempted")
         row = self.rows.pop(r, None)
         if row is not None:
-            self.token_budget += row.num_tokens
+            self._budget += row.num_tokens
             r.num_in_flight -= row.max_new_tokens
         r.granted_step = self.number
         r.num_preemptions += 1
         self.vacate(r)
         r.state = RequestState.PREEMPTED
         r.num_computed_tokens = r.num_committed = r.num_published = 0
-        self.preempted.append(r)
+        self.victims.append(r)
 
     def vacate(self, r: Request) -> None:
         """Give up blocks and seat."""
-        self.resident.remove(r)
-        self.seats += r.num_samples
+        self.residents.remove(r)
+        self._seats += r.num_samples
         self._blocks.release(r.table)
         r.table, r.table_sent, r.sent = [], 0, False
 

@@ -113,10 +113,10 @@ def test_two_engines_with_different_plugins_in_one_process(install: Install, exp
     named = tables(scheduler_policy={"use": "last-first"}, block_allocator={"num_blocks": 64}, model={"options": {"seed": 3}})
     with assemble(named, environ={}) as one, assemble(TABLES, environ={}) as other:
         mine, theirs = answers(one), answers(other)
-        policy = one.engine.scheduler.policy
+        policy = one.engine.scheduler.planner.policy
         assert type(policy).__name__ == "LastFirst"
         assert policy.planned > 0  # type: ignore[attr-defined]
-        assert isinstance(other.engine.scheduler.policy, Fcfs)
+        assert isinstance(other.engine.scheduler.planner.policy, Fcfs)
         (part,) = (part for part in one.parts if part.slot == "scheduler_policy")
         assert (part.distribution, part.version) == ("corekit-last-first", "0.7")
     assert theirs == expected

@@ -56,8 +56,8 @@ MUTANTS = [
     mutant("sibling shares with a leader that has left", S, "_fork", ("if leader.state is RequestState.RUNNING:", "if True:")),
     mutant("seats of siblings not returned", S, "_fork", ("leader.num_samples = 1", "pass")),
     mutant("sibling starts beyond the prompt", S, "_fork", ("r.num_committed = num_prompt", "r.num_committed = num_prompt + 1")),
-    mutant("leak on abort", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'abort' else self.step.resident.remove(r))")),
-    mutant("leak on a fault", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'error' else self.step.resident.remove(r))")),
+    mutant("leak on abort", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'abort' else self.step.residents.remove(r))")),
+    mutant("leak on a fault", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'error' else self.step.residents.remove(r))")),
     mutant("an aborted request stays in the waiting list", S, "_finish", ("self._unqueue(r)", "pass")),
     mutant("commit for a preempted request dropped", S, "commit", ("r.tokens.extend(accepted)", "r.tokens.extend(accepted if r.table else ())")),
     mutant(
@@ -76,7 +76,7 @@ MUTANTS = [
     mutant("copied block not sent", P, "_grant", ("r.table_sent = min(r.table_sent, changed)", "pass")),
     mutant("worker keeps the old life", P, "vacate", ("[], 0, False", "[], 0, r.sent")),
     mutant("in flight kept on undo", P, "preempt", ("r.num_in_flight -= row.max_new_tokens", "pass")),
-    mutant("budget kept on undo", P, "preempt", ("self.token_budget += row.num_tokens", "pass")),
+    mutant("budget kept on undo", P, "preempt", ("self._budget += row.num_tokens", "pass")),
     mutant("undone row still runs", P, "preempt", ("self.rows.pop(r, None)", "self.rows.get(r)")),
     mutant(
         "computed kept on preemption", P, "preempt", ("r.num_computed_tokens = r.num_committed = r.num_published = 0", "r.num_committed = r.num_published = 0")

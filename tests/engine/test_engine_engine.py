@@ -103,9 +103,9 @@ def test_counts_are_exact_under_concurrent_submissions() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (engine.num_waiting, engine.num_waiting_tokens) == (800, 2400)
+    assert (engine.num_queued, engine.num_queued_tokens) == (800, 2400)
     run(engine)
-    assert (engine.num_waiting, engine.num_waiting_tokens, engine.num_running) == (0, 0, 0)
+    assert (engine.num_queued, engine.num_queued_tokens, engine.num_running) == (0, 0, 0)
 
 
 def test_stats_count_each_request_once() -> None:

@@ -165,7 +165,7 @@ def test_a_victim_scheduled_earlier_in_the_step_leaves_it_whole() -> None:
 def test_the_watermark_spares_blocks_for_those_that_run() -> None:
     bare = Bare(num_blocks=6, watermark_blocks=2)
     bare.add(4)  # alone: the watermark does not matter
-    second = bare.add(13)  # 4 of the 5 free blocks
+    second = bare.add(16)  # 4 of the 5 free blocks
     bare.schedule()
     assert second.state is RequestState.WAITING
     third = Bare(num_blocks=6, watermark_blocks=6)
@@ -313,7 +313,7 @@ def test_a_policy_that_raises_keeps_its_grants_and_is_reported_once(caplog: pyte
     assert [row.request for row in rows] == [second, first, third]
     assert caplog.text.count("Scripted raised ZeroDivisionError") == 1
     bare.commit(rows)
-    bare.scheduler.policy.scripts.clear()
+    bare.scheduler.planner.policy.scripts.clear()
     bare.run()
 
 
@@ -337,6 +337,99 @@ def test_a_plan_is_valid_during_plan_only() -> None:
     for call in (lambda: kept[0].schedule(request), lambda: kept[0].schedule_many([request]), lambda: kept[0].preempt(request)):
         with pytest.raises(RuntimeError, match="during plan"):
             call()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda step: step.waiting.sort(key=id),
+        lambda step: step.resident.clear(),
+        lambda step: step.preempted.append(step.waiting[0]),
+        lambda step: setattr(step, "token_budget", 10**6),
+        lambda step: setattr(step, "seats", 10**6),
+        lambda step: step.schedule(step.waiting[0], 2.5),
+    ],
+    ids=["waiting", "resident", "preempted", "budget", "seats", "half a token"],
+)
+def test_a_policy_cannot_change_what_it_is_shown(spoil, caplog: pytest.LogCaptureFixture) -> None:
+    bare = Bare(Scripted(spoil))
+    for _ in range(3):
+        bare.add(3)
+    with caplog.at_level(logging.WARNING):
+        bare.run()
+    assert "Scripted raised" in caplog.text
+
+
+def test_a_policy_that_only_preempts_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    class Spiteful:
+        def plan(self, step) -> None:
+            for request in step.resident:
+                step.preempt(request)
+
+    bare = Bare(Spiteful(), budget=4)
+    bare.add(20, max_tokens=3)
+    with caplog.at_level(logging.WARNING):
+        bare.run()
+    assert "first come first served replaces it" in caplog.text
+
+
+def test_a_victim_with_tokens_in_flight_comes_before_who_never_ran() -> None:
+    """Its blocks are free at once, but fcfs does not give them to a younger request while its last tokens are on their way."""
+
+    def preempt(step) -> None:
+        step.preempt(step.resident[0])
+
+    bare = Bare(Scripted(Fcfs().plan, Fcfs().plan, preempt))
+    victim = bare.add(5)
+    flights = [bare.schedule(), bare.schedule()]
+    younger = bare.add(5)
+    assert bare.schedule() == []  # preempted, two rows in flight
+    assert bare.schedule() == []
+    bare.commit(flights[0])
+    assert bare.schedule() == []
+    bare.commit(flights[1])
+    assert [row.request for row in bare.step()] == [victim, younger]
+    bare.run()
+
+
+def test_a_prompt_is_admitted_whole_or_not_at_all() -> None:
+    """By its first chunk alone it would be computed, run out of blocks, give way to itself, and begin again."""
+    bare = Bare(num_blocks=16, budget=8)
+    bare.add(20, max_tokens=20)
+    bare.step()
+    bare.add(30, max_tokens=1)
+    bare.run()
+    assert bare.work == {"r0": 20 + 19, "r1": 30}
+    assert bare.scheduler.num_preemptions == 0
+
+
+def test_an_unknown_preempt_mode_is_an_error() -> None:
+    def wrong(step) -> None:
+        with pytest.raises(ValueError, match="'swop': it is one of"):
+            step.preempt(step.running[0], "swop")
+        step.schedule_many(step.running)
+
+    bare = Bare(Scripted(Fcfs().plan, wrong))
+    bare.add(3)
+    bare.run()
+
+
+def test_siblings_arrive_in_the_state_they_live_in() -> None:
+    class Books(Fcfs):
+        seen: tuple = ()
+
+        def on_arrive(self, request) -> None:
+            self.seen += ((request.state, request.num_computed_tokens),)
+
+        def on_progress(self, request, prompt_tokens, output_tokens) -> None: ...
+
+        def on_leave(self, request) -> None: ...
+
+    books = Books()
+    bare = Bare(books)
+    bare.add(5, n=2)
+    bare.run()
+    assert books.seen == ((RequestState.WAITING, 0), (RequestState.RUNNING, 5))
 
 
 def test_preempting_who_holds_nothing_is_an_error() -> None:

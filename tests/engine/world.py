@@ -199,7 +199,7 @@ class World:
             self._check_request(name, asked)
         assert self.engine.audit() == []
         if self.setting.policy == "fcfs" and not self.setting.unreliable:
-            assert not self.scheduler._reported, self.scheduler._reported
+            assert not [told for told in self.scheduler.planner.reported if "policy" in told], self.scheduler.planner.reported
 
     def _check_request(self, name: str, asked: Asked) -> None:
         new, capacity = asked.request, self.setting.num_blocks * self.setting.block_size

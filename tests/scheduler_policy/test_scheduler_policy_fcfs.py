@@ -20,6 +20,7 @@ class Plan:
         self.running, self.waiting = [view(name) for name in running], [view(name) for name in waiting]
         self.resident = list(self.running)
         self.preempted: list[SimpleNamespace] = []
+        self.num_returning = 0
         self.scheduled: list[str] = []
         self.free_blocks = free_blocks
         self._needs, self._holds, self._refuse = needs, dict(holds), refuse or {}
@@ -90,4 +91,11 @@ def test_a_request_that_fits_nowhere_gives_way_itself() -> None:
 def test_an_empty_budget_preempts_nobody() -> None:
     step = plan(running="ab", waiting="c", needs={}, holds={"a": 1, "b": 1}, free_blocks=0, refuse={"b": Reason.BUDGET, "c": Reason.BUDGET})
     assert step.preempted == []
+    assert step.scheduled == ["a"]
+
+
+def test_nobody_is_admitted_before_a_victim_has_come_back() -> None:
+    step = Plan(running="a", waiting="b", needs={}, holds={"a": 1}, free_blocks=5)
+    step.num_returning = 1
+    Fcfs().plan(step)
     assert step.scheduled == ["a"]
