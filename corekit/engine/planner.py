@@ -1,0 +1,76 @@
+"""Runs the scheduler policy so that it cannot stop the engine. Knows what a plan looks like from outside; no blocks, no results.
+
+What the policy raises is reported once and the fallback plans in its place. A policy that schedules nothing while something
+could run is reported, and replaced for good when nothing finishes for it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from corekit.api import SchedulerPolicy, SupportsAccounting
+
+from .request import Request
+from .step_plan import Step
+
+log = logging.getLogger(__name__)
+
+MAX_IDLE_PLANS = 100
+MAX_REPORTS = 100
+
+
+class Planner:
+    """Invariant: after `plan` something is scheduled, or nothing could be."""
+
+    def __init__(self, policy: SchedulerPolicy, fallback: SchedulerPolicy) -> None:
+        self.policy = policy
+        self.fallback = fallback
+        self.reported: set[str] = set()
+        self._accounting = policy if isinstance(policy, SupportsAccounting) else None
+        self._num_idle_plans = 0
+
+    def plan(self, step: Step, *, in_flight: bool) -> None:
+        name = type(self.policy).__name__
+        try:
+            self.policy.plan(step)
+        except Exception as error:
+            self.report(f"scheduler policy {name} raised {error!r}; first come first served planned the rest of the step")
+            self.fallback.plan(step)
+        if in_flight or step.rows or step.ended or not (step.resident or step.waiting):
+            return
+        self.fallback.plan(step)
+        if step.rows or step.ended or step.preempted:
+            self.report(f"scheduler policy {name} scheduled nothing although something could run; first come first served planned the step")
+            self._count_idle(name)
+
+    def _count_idle(self, name: str) -> None:
+        self._num_idle_plans += 1
+        if self._num_idle_plans == MAX_IDLE_PLANS and self.policy is not self.fallback:
+            self.report(f"scheduler policy {name} scheduled nothing {MAX_IDLE_PLANS} times while no request finished: first come first served replaces it")
+            self.policy, self._accounting = self.fallback, None
+
+    def on_arrive(self, r: Request) -> None:
+        self._tell("on_arrive", r)
+
+    def on_progress(self, r: Request, start: int, num_tokens: int, num_new: int) -> None:
+        """A row that computed num_tokens positions from start on, and brought num_new tokens."""
+        if self._accounting is not None:
+            self._tell("on_progress", r, max(0, min(start + num_tokens, r.num_prompt_tokens) - start), num_new)
+
+    def on_leave(self, r: Request) -> None:
+        self._num_idle_plans = 0
+        self._tell("on_leave", r)
+
+    def _tell(self, event: str, r: Request, *counts: int) -> None:
+        if self._accounting is None:
+            return
+        try:
+            getattr(self._accounting, event)(r, *counts)
+        except Exception as error:
+            self.report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event}")
+
+    def report(self, message: str) -> None:
+        """Once, and not without end: a fault that repeats every step must not fill the log."""
+        if message not in self.reported and len(self.reported) < MAX_REPORTS:
+            self.reported.add(message)
+            log.warning(message)
