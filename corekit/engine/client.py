@@ -265,8 +265,11 @@ class Client:
 
     def _wait_for_work(self) -> bool:
         """Sleep while the engine is idle. False: close."""
-        if self._collector is not None and self._engine.idle:
-            self._collector.idle()
+        if self._collector is not None:
+            if self._engine.idle:
+                self._collector.idle()
+            else:
+                self._collector.between_steps()
         with self._lock:
             while self._engine.idle and not self._closing:
                 self._lock.wait()

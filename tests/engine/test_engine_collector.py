@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
 from engine_stand_in import StandIn, client_of
 
 from corekit.api import Prompt, SamplingParams
-from corekit.engine.collector import Collector
+from corekit.engine.collector import LONG, Collector
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,61 @@ def test_full_collections_wait_until_idle():
         collector.close()
 
 
+class Node:
+    pass
+
+
+def num_garbage(collector: Collector, rounds: int) -> int:
+    """Cycles that outlive the young collections and are garbage then, while something always waits."""
+    kept: deque[Node] = deque(maxlen=12_000)
+    for _ in range(rounds):
+        for _ in range(1000):
+            node = Node()
+            node.me = node  # type: ignore[attr-defined]
+            kept.append(node)
+        collector.between_steps()
+    return sum(isinstance(o, Node) for o in gc.get_objects()) - len(kept)
+
+
+def test_an_engine_that_is_never_idle_keeps_a_bounded_amount_of_garbage(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("corekit.engine.collector.MUCH", 2)
+    collector = Collector(clock=lambda: 0.0)
+    collector.start()
+    try:
+        young, middle, old = collector._previous or (0, 0, 0)
+        before = num_full()
+        assert num_garbage(collector, 400) <= 2.5 * young * middle * old
+        assert 0 < num_full() - before < 10
+    finally:
+        collector.close()
+
+
+def test_between_steps_there_is_none_before_it_is_long_ago_and_there_was_work():
+    now = [0.0]
+    collector = Collector(clock=lambda: now[0])
+    collector.start()
+    try:
+        before = num_full()
+        kept = churn(30)
+        collector.between_steps()
+        now[0] = LONG - 1
+        collector.between_steps()
+        assert num_full() == before
+        now[0] = LONG
+        collector.between_steps()
+        assert num_full() == before + 1
+        now[0] = 3 * LONG
+        collector.between_steps()
+        assert num_full() == before + 1, "nothing happened since"
+        assert kept
+    finally:
+        collector.close()
+    kept = churn(30)
+    before, now[0] = num_full(), 9 * LONG
+    collector.between_steps()
+    assert num_full() == before, "it is not its any more"
+
+
 def test_without_a_collector_python_does_as_it_always_does():
     before = num_full()
     kept = churn(100)
@@ -79,6 +135,9 @@ def test_the_client_owns_it_from_start_to_close():
         def idle(self):
             calls.append("idle")
 
+        def between_steps(self):
+            calls.append("between")
+
         def close(self):
             calls.append("close")
 
@@ -93,4 +152,4 @@ def test_the_client_owns_it_from_start_to_close():
     client.close()
     assert calls[0] == "start"
     assert calls[-1] == "close"
-    assert "idle" in calls[1:-1]
+    assert {"idle", "between"} <= {*calls[1:-1]}
