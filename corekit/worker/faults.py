@@ -12,21 +12,23 @@ import torch
 
 T = TypeVar("T")
 
-_DEVICE_WORDS = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error", "CUDNN_STATUS", "NCCL error", "DefaultCPUAllocator")
-_DEVICE_ERRORS = tuple(error for name in ("OutOfMemoryError", "AcceleratorError") if (error := getattr(torch, name, None)) is not None)
+_DEVICE_WORDS = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error", "CUDNN_STATUS", "NCCL error")
 
 
 def is_device_fault(error: Exception) -> bool:
-    """The device, not a row, has failed: nothing that runs on it again can be trusted."""
-    if isinstance(error, (MemoryError, *_DEVICE_ERRORS)):
+    """The device, not a row, has failed: nothing that runs on it again can be trusted.
+
+    Memory that an allocator refuses is none: nothing was touched, and half the rows may need no more than there is.
+    """
+    if isinstance(error, torch.AcceleratorError):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
+    return isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError) and any(word in str(error) for word in _DEVICE_WORDS)
 
 
 def isolate(count: int, run: Callable[[int, int], T], name_part: Callable[[], str]) -> tuple[list[T], dict[int, str]]:
     """`run(first, end)` over 0..count, in halves where it raises: (results in order, row -> message for rows that fail alone).
 
-    Device faults are raised.
+    Device faults are raised. What was refused memory runs in halves like everything else: a row that gets none alone has failed.
     """
     results: list[T] = []
     faults: dict[int, str] = {}

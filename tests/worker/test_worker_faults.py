@@ -175,8 +175,41 @@ def test_every_row_may_fail() -> None:
     assert result.tokens == ((),) * 5
 
 
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    MemoryError("Unable to allocate 2.00 GiB"),
+]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=repr)
+@pytest.mark.parametrize("way", ["forward", "logits"])
+def test_a_row_that_gets_no_memory_alone_fails_alone(error: Exception, way: str) -> None:
+    check(answers(Rig(Faulty(way, error))), f"model Faulty.{way} raised {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=repr)
+def test_rows_for_which_there_is_too_little_memory_together_run_in_parts(error: Exception) -> None:
+    class Large(Faulty):
+        def forward(self, inputs, attend):
+            if len(inputs.token_ids) > 4:
+                raise error
+            return self.inner.forward(inputs, attend)
+
+    result = answers(Rig(Large("none")))
+    assert not result.faults
+    assert result.tokens == tuple((solo(prompt, max_tokens=1),) for prompt in PROMPTS)
+
+
 @pytest.mark.parametrize(
-    "error", [RuntimeError("CUDA error: an illegal memory access was encountered"), torch.OutOfMemoryError("no memory"), MemoryError()], ids=repr
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("NCCL error in: ProcessGroupNCCL.cpp"),
+    ],
+    ids=repr,
 )
 @pytest.mark.parametrize("way", ["forward", "logits"])
 def test_device_faults_are_raised(error: Exception, way: str) -> None:
