@@ -5,8 +5,10 @@ Knows entry points and pluggy; nothing of which provider will be chosen. Nothing
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
+import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from corekit.api import GROUP, SLOTS, Provider, hookspecs
 from .errors import listed, near
 
 BUILTIN = "corekit.builtin.plugin"
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,9 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
             continue
         try:
             providers += _register(plugin)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:  # a signal to this process, which the plugin did not raise
+            raise
+        except BaseException as error:
             text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}"
             failures.append(Failure(plugin=plugin, reason=text, hook=getattr(error, "hook", None), traceback=traceback.format_exc()))
     return Discovery(providers=tuple(providers), failures=tuple(failures), notes=tuple(notes))
@@ -167,17 +172,37 @@ def _check_names(module: ModuleType, known: Iterable[str]) -> None:
 def _call(hook: Any, name: str) -> list[Any]:
     try:
         return list(hook())
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _Broken(f"{type(error).__name__}: {error}", name) from error
 
 
 def _providers(answer: object, hook: str) -> list[Provider[Any]]:
     if not isinstance(answer, Sequence) or not all(isinstance(provider, Provider) for provider in answer):
         raise _Broken(f"must return a sequence of corekit.api.Provider, returned {type(answer).__name__}", hook)
+    for provider in answer:
+        if faults := list(_faults(provider)):
+            raise _Broken(f"Provider {provider.name!r}: {'; '.join(faults)}", hook)
     names = [provider.name for provider in answer]
     if twice := {name for name in names if names.count(name) > 1}:
         raise _Broken(f"registers {listed(twice)} twice", hook)
     return list(answer)
+
+
+def _faults(provider: Provider[Any]) -> Iterator[str]:
+    """A dataclass does not check its fields, and one wrong type would stop the choice among all providers of a slot."""
+    if not isinstance(provider.name, str) or not NAME.fullmatch(provider.name):
+        yield "name must be kebab-case: small letters, digits and single hyphens"
+    for key, kind in (("api", int), ("summary", str), ("rank", int)):
+        if type(value := getattr(provider, key)) is not kind:
+            yield f"{key} must be {kind.__name__}, is {type(value).__name__}"
+    for key in ("build", "refuse"):
+        if not callable(getattr(provider, key)):
+            yield f"{key} must be callable, is {type(getattr(provider, key)).__name__}"
+    options = provider.options
+    if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options) and options.__dataclass_params__.frozen):
+        yield "options must be a frozen dataclass or None"
 
 
 def missing_requirements(require: Sequence[str], discovery: Discovery) -> list[str]:

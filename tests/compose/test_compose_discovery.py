@@ -61,6 +61,18 @@ def test_discovery_leaves_nothing_behind(install: Install) -> None:
         (POLICY.replace("return [", "raise OSError('no disk')\n    return ["), "hook corekit_register_scheduler_policies: OSError: no disk"),
         (POLICY.replace('"a part",', '"a part", colour=3,'), "unexpected keyword argument 'colour'"),
         (POLICY.replace("object())]", "object())] * 2"), "registers lifo twice"),
+        (POLICY.replace("'lifo'", "'LIFO first'"), "Provider 'LIFO first': name must be kebab-case"),
+        (POLICY.replace("'lifo'", "''"), "Provider '': name must be kebab-case"),
+        (POLICY.replace("'lifo'", "7"), "Provider 7: name must be kebab-case"),
+        (POLICY.replace("API_VERSION,", "'1',").replace("import '1',", "import"), "Provider 'lifo': api must be int, is str"),
+        (POLICY.replace('"a part",', "None,"), "Provider 'lifo': summary must be str, is NoneType"),
+        (POLICY.replace('"a part",', '"a part", rank="x", refuse=3,'), "Provider 'lifo': rank must be int, is str; refuse must be callable, is int"),
+        (POLICY.replace('"a part",', '"a part", rank=True,'), "rank must be int, is bool"),
+        (POLICY.replace("lambda context, options: object()", "None"), "build must be callable, is NoneType"),
+        (POLICY.replace('"a part",', '"a part", options=int,'), "options must be a frozen dataclass or None"),
+        ("from dataclasses import make_dataclass" + POLICY.replace('"a part",', '"a part", options=make_dataclass("O", []),'), "options must be a frozen"),
+        ("import asyncio; raise asyncio.CancelledError('late')", "CancelledError: late"),
+        (POLICY.replace("return [", "raise GeneratorExit\n    return ["), "hook corekit_register_scheduler_policies: GeneratorExit"),
     ],
 )
 def test_broken_plugins_are_recorded_with_plugin_version_and_hook(install: Install, module: str | None, said: str) -> None:
@@ -68,6 +80,12 @@ def test_broken_plugins_are_recorded_with_plugin_version_and_hook(install: Insta
     text = reason(discover(), "corekit-broken")
     assert text.startswith("corekit-broken 2.1 (plugin 'part', module corekit_broken_plugin)")
     assert said in text
+
+
+def test_a_signal_ends_discovery(install: Install) -> None:
+    install("corekit-slow", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        discover()
 
 
 def test_a_failure_keeps_its_traceback(install: Install) -> None:
