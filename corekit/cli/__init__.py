@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from corekit import __version__
+from corekit.compose.process import own_process
 
 _VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("corekit.cli.serve:serve", "Serve a model over HTTP."),
@@ -49,3 +50,4 @@ def main() -> None:
 
     `corekit serve` with no argument serves a small demo model with an OpenAI-compatible API on 127.0.0.1:8000.
     """
+    own_process()

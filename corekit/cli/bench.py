@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,6 +12,7 @@ import click
 from .common import overrides, read, talk, target
 from .failing import FAILED, failing
 from .log import set_up
+from .signals import Stopped, stopping
 
 if TYPE_CHECKING:
     from corekit.bench.measure import Effort
@@ -160,26 +158,14 @@ def _report(run: Callable[[], Result], options: dict[str, Any]) -> Result:
     set_up(options["log_level"])
     json_file: Path | None = options["json_file"]
     to_stdout = json_file is not None and str(json_file) == "-"
-    with _ending_on_signals(), failing(FAILED, debug=options["debug"]):
-        result = run()
-        if json_file is not None and not to_stdout:
-            write_json(result, json_file)
+    try:
+        with stopping(), failing(FAILED, debug=options["debug"]):
+            result = run()
+            if json_file is not None and not to_stdout:
+                write_json(result, json_file)
+    except Stopped as stopped:
+        raise click.exceptions.Exit(stopped.code) from None
     click.echo(render(result), nl=False, err=to_stdout)
     if to_stdout:
         click.echo(to_json(result).decode(), nl=False)
     return result
-
-
-@contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """128 + number, without a traceback; afterwards signals are as before."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)

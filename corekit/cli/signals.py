@@ -15,8 +15,8 @@ import click
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(BaseException):
-    """A signal came. Not an Exception: nothing on the way may take it for its own."""
+class Stopped(KeyboardInterrupt):
+    """A signal came. Not an Exception, and what Python raises for a signal: nothing on the way may take it for its own."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -100,3 +100,14 @@ def test_plugins_lists_everything_and_failures(tmp_path: Path) -> None:
     assert "failed: broken_local_plugin" in done.stdout
     assert "RuntimeError: boom" in done.stdout
     assert "Traceback" in done.stdout
+
+
+def test_entry_points_of_others_that_cannot_be_read_stop_nothing(tmp_path: Path) -> None:
+    """pydantic and torch search those of every distribution for plugins of their own."""
+    metadata = tmp_path / "latin-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: latin\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_bytes(b"[console_scripts]\n\xff\xfe = x:y\n")
+    done = call("check", write(tmp_path), PYTHONPATH=f"{tmp_path}:{environment().get('PYTHONPATH', '')}")
+    assert done.returncode == 0, done.stderr
+    assert "scripted" in done.stdout

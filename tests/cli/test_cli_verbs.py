@@ -167,3 +167,13 @@ def test_a_signal_while_loading_is_no_traceback_either(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == 0
         assert server.text == "importing\n"
+
+
+def test_a_signal_while_a_benchmark_loads_is_not_taken_for_a_broken_plugin(tmp_path: Path) -> None:
+    (tmp_path / "slow_local_plugin.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    file = write(tmp_path, SCRIPTED.replace('["corekit_openai_http"]', '["slow_local_plugin"]'))
+    with running("bench", "latency", file, PYTHONPATH=f"{tmp_path}:{environment().get('PYTHONPATH', '')}") as bench:
+        bench.wait_for("importing")
+        bench.process.send_signal(signal.SIGTERM)
+        assert bench.end() == 143
+        assert bench.text == "importing\n"
