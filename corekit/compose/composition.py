@@ -16,7 +16,7 @@ from corekit.weights import open_source
 from . import surroundings
 from .catalog import Catalog, build_catalog
 from .config import Config, load
-from .discovery import discover, missing_requirements
+from .discovery import discover, missing_requirements, unknown_blocks
 from .errors import ConfigError
 from .parts import Part, Wish, check_refusals, settle, settle_all, wishes
 
@@ -74,6 +74,7 @@ def compose(
     wanted = wishes(config, given, catalog, lambda: surroundings.device(config))
     settle_all([wish for wishes in wanted.values() for wish in wishes], catalog, config, environ)  # what can be told by name alone, all at once
     device = surroundings.device(config)
+    surroundings.check_memory(config, device)
     source = _source(config, environ, progress, has_model="model" in given)
     context = BuildContext(
         source=source,
@@ -93,6 +94,7 @@ def find_catalog(config: Config) -> Catalog:
     """What is installed, under the rules of `[plugins]`. Raises ConfigError when something required is missing or broken."""
     discovery = discover(imports=config.plugins.import_, blocked=config.plugins.block)
     problems = [f"{config.place('plugins', 'require')}: {problem}" for problem in missing_requirements(config.plugins.require, discovery)]
+    problems += [f"{config.place('plugins', 'block')}: {problem}" for problem in unknown_blocks(config.plugins.block, discovery)]
     named = {*config.plugins.import_}
     for failure in discovery.failures:
         if failure.plugin.module in named:

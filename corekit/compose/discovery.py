@@ -69,6 +69,8 @@ class Discovery:
 
     providers: tuple[Registered, ...]
     failures: tuple[Failure, ...]
+    distributions: tuple[str, ...] = ()
+    """Those that have plugins, blocked ones included."""
     notes: tuple[str, ...] = ()
     """What is odd and harms nothing: stale metadata, blocked distributions."""
 
@@ -85,7 +87,10 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
     refused = {canonicalize_name(name) for name in blocked}
     plugins = [Plugin(distribution="corekit", version=__version__, entry="builtin", module=BUILTIN)]
     failures: list[Failure] = []
+    distributions: list[str] = []
     for distribution, version, entries in _distributions(notes, failures):
+        if entries:
+            distributions.append(distribution)
         if entries and distribution in refused:
             notes.append(f"{distribution} {version} is blocked by [plugins] block")
             continue
@@ -105,7 +110,7 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
         except BaseException as error:
             text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}"
             failures.append(Failure(plugin=plugin, reason=text, hook=getattr(error, "hook", None), traceback=traceback.format_exc()))
-    return Discovery(providers=tuple(providers), failures=tuple(failures), notes=tuple(notes))
+    return Discovery(providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), notes=tuple(notes))
 
 
 def _distributions(notes: list[str], failures: list[Failure]) -> Iterator[tuple[str, str, list[metadata.EntryPoint]]]:
@@ -203,6 +208,16 @@ def _faults(provider: Provider[Any]) -> Iterator[str]:
     options = provider.options
     if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options) and options.__dataclass_params__.frozen):
         yield "options must be a frozen dataclass or None"
+
+
+def unknown_blocks(block: Sequence[str], discovery: Discovery) -> list[str]:
+    """Names in `[plugins] block` that block nothing: whoever wrote one believes that it does."""
+    known = {*discovery.distributions, *(failure.plugin.distribution for failure in discovery.failures)}
+    return [
+        f"{name!r}: there is no distribution of that name with plugins.{near(canonicalize_name(name), known)} With plugins: {listed(discovery.distributions)}."
+        for name in block
+        if canonicalize_name(name) not in known
+    ]
 
 
 def missing_requirements(require: Sequence[str], discovery: Discovery) -> list[str]:

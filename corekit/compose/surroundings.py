@@ -43,6 +43,15 @@ def device(config: Config) -> str:
     raise ConfigError(f"{config.place('engine', 'device')} = {asked!r}: PyTorch {torch.__version__} sees no GPU. Install a CUDA build of it, or choose 'cpu'.")
 
 
+def check_memory(config: Config, where: str) -> None:
+    """Raises ConfigError for a share of the GPU's memory where there is none to share."""
+    if where == "cpu" and config.is_given("block_allocator", "memory_utilization"):
+        raise ConfigError(
+            f"{config.place('block_allocator', 'memory_utilization')} = {config.block_allocator.memory_utilization:g}: it is a part of a GPU's memory, "
+            "and the device is 'cpu', whose pool is what the requests need. Remove the key, or set num_blocks."
+        )
+
+
 def threads(config: Config) -> int:
     """As asked, or the cores that this process may use."""
     if config.engine.threads:

@@ -193,6 +193,11 @@ def test_numbers_that_the_model_cannot_have() -> None:
     assert [problem.partition(": ")[2].split(":")[0] for problem in both] == ["[model] dtype = 'float32'", "[block_allocator] kv_dtype = 'bfloat16'"]
 
 
+def test_a_share_of_a_gpu_on_a_cpu_is_refused_when_somebody_asked_for_it() -> None:
+    (problem,) = problems(tables(engine={"device": "cpu"}, block_allocator={"memory_utilization": 0.9}))
+    assert "[block_allocator] memory_utilization = 0.9: it is a part of a GPU's memory, and the device is 'cpu'" in problem
+
+
 def test_steps_in_flight_are_the_executors_number() -> None:
     with pytest.raises(ConfigError, match=r"max_in_flight = 2: the executor 'in-process' keeps 1 in flight"):
         assemble(tables(engine={"max_in_flight": 2}), environ={})

@@ -137,6 +137,18 @@ def test_blocked_distributions_are_not_even_imported(install: Install) -> None:
     assert any("corekit-lifo" in note and "blocked" in note for note in found.notes)
 
 
+def test_a_blocked_name_that_blocks_nothing_is_an_error(install: Install) -> None:
+    install("corekit-lifo", POLICY)
+    config = load(given={"plugins": {"block": ["Corekit.LIFO", "corekit-lfio", "pytest"]}})
+    with pytest.raises(ConfigError) as caught:
+        find_catalog(config)
+    lifo, other = caught.value.problems
+    assert "[plugins] block: 'corekit-lfio': there is no distribution of that name with plugins. Did you mean 'corekit-lifo'?" in lifo
+    assert "'pytest': there is no" in other
+    assert "corekit-lifo" in other
+    assert "lifo" not in find_catalog(load(given={"plugins": {"block": ["Corekit.LIFO"]}})).names("scheduler_policy")
+
+
 def test_merely_installed_broken_plugins_stop_nothing(install: Install) -> None:
     install("corekit-broken", "raise RuntimeError('boom')")
     assert "fcfs" in find_catalog(load()).names("scheduler_policy")
