@@ -46,6 +46,12 @@ def size_pool(
     wanted = max_num_seqs * -(-max_model_len // block_size)
     share = CPU_SHARE if device == "cpu" else memory_utilization
     fits = int(free_memory * share) // bytes_per_block - 1  # block 0 is padding and takes memory too
+    most = free_memory // bytes_per_block - 1
+    if device == "cpu" and num_blocks > most:
+        raise ConfigError(
+            f"[block_allocator] num_blocks = {num_blocks}: a block takes {bytes_per_block:,} bytes and {free_memory:,} bytes are free, which is {max(most, 0)} "
+            "blocks beside the one for padding. Ask for fewer, or leave num_blocks at 0 for what max_num_seqs needs."
+        )
     least = -(-2 // block_size) + 1
     count = num_blocks or (min(wanted, fits) if device == "cpu" else fits)
     if count < least:

@@ -46,8 +46,15 @@ def test_a_gpu_pool_is_what_it_may_use() -> None:
 
 
 def test_a_number_that_was_asked_for_is_taken() -> None:
-    assert pool(num_blocks=3, free_memory=0).num_blocks == 3
+    assert pool(num_blocks=3, free_memory=400).num_blocks == 3
     assert pool(device="cuda", num_blocks=5).num_blocks == 5
+
+
+def test_and_refused_where_the_memory_of_a_cpu_cannot_hold_it() -> None:
+    assert pool(num_blocks=9_999).num_blocks == 9_999
+    with pytest.raises(ConfigError) as caught:
+        pool(num_blocks=10_000)
+    assert "num_blocks = 10000: a block takes 100 bytes and 1,000,000 bytes are free, which is 9999 blocks" in str(caught.value)
 
 
 @pytest.mark.parametrize(("block_size", "least"), [(1, 3), (2, 2), (16, 2)])
