@@ -19,7 +19,9 @@ from corekit.api import BatchLayout, BlockRef, Copy, KvPlan, LayerSpec
 MAX_QUERIES = 256
 """Queries of a row that are computed at once; each piece reads only the positions it can see."""
 MAX_POSITIONS = 1 << 16
-"""Positions gathered at once for rows of one query: bounds the copies to tens of megabytes."""
+"""Positions gathered at once: bounds the copies to tens of megabytes."""
+MAX_SCORES = 1 << 25
+"""Scores at once, queries times keys times heads: 128 megabytes of float32. Longer contexts are computed in shorter pieces."""
 
 
 class _View(NamedTuple):
@@ -81,6 +83,7 @@ class TorchAttention:
         self._device = torch.device(device)
         self._poison = poison
         self._block_size = block_size
+        self._num_heads = max((spec.num_heads for spec in layers), default=1)
         self._views = tuple(_View(spec.group, spec.window, spec.chunk) for spec in layers)
         self._device_pools: tuple[tuple[Tensor, Tensor] | None, ...] = ()
         self._host_pools: tuple[tuple[Tensor, Tensor] | None, ...] = ()
@@ -132,7 +135,7 @@ class TorchAttention:
         # The device's own numbers, not the host's bounds: exact for every layout, at the price of waiting for the device here.
         starts = layout.query_start_loc[: layout.num_rows + 1].tolist()
         ends = layout.seq_lens[: layout.num_rows].tolist()
-        batches = list(_batches(_segments(starts, ends)))
+        batches = list(_batches(_segments(starts, ends, self._num_heads), self._num_heads))
         parts = {view: tuple(self._part(batch, layout, view) for batch in batches) for view in dict.fromkeys(self._views)}
         return TorchPlan(tuple(_writes(group.slot_mapping[: layout.num_tokens]) for group in layout.groups), parts)
 
@@ -240,29 +243,34 @@ def _lowest(position: int, view: _View) -> int:
     return max(0, after_window, in_chunk)
 
 
-def _segments(starts: list[int], ends: list[int]) -> Iterator[_Segment]:
+def _segments(starts: list[int], ends: list[int], num_heads: int) -> Iterator[_Segment]:
     for row, end in enumerate(ends):
         count = starts[row + 1] - starts[row]
-        for first in range(0, count, MAX_QUERIES):
-            size = min(MAX_QUERIES, count - first)
+        most = max(1, min(MAX_QUERIES, MAX_SCORES // (num_heads * max(1, end))))
+        for first in range(0, count, most):
+            size = min(most, count - first)
             yield _Segment(row, starts[row] + first, size, end - count + first + size)
 
 
-def _batches(segments: Iterable[_Segment]) -> Iterator[list[_Segment]]:
+def _batches(segments: Iterable[_Segment], num_heads: int) -> Iterator[list[_Segment]]:
     """Segments to compute together: of one query, padded to the longest; of more, only those of exactly equal shape."""
     shapes: dict[tuple[int, int], list[_Segment]] = {}
     for segment in segments:
         shapes.setdefault((segment.size, 0 if segment.size == 1 else segment.end), []).append(segment)
-    for shape in shapes.values():
-        longest = max(segment.end for segment in shape)
-        if len(shape) * longest <= MAX_POSITIONS:
+
+    def room(longest: int, size: int) -> int:
+        keys = max(1, longest)
+        return max(1, min(MAX_POSITIONS // keys, MAX_SCORES // (keys * size * num_heads)))
+
+    for (size, _), shape in shapes.items():
+        if len(shape) <= room(max(segment.end for segment in shape), size):
             yield shape
             continue
         shape.sort(key=lambda segment: -segment.end)
         while shape:
-            room = max(1, MAX_POSITIONS // max(1, shape[0].end))
-            yield shape[:room]
-            shape = shape[room:]
+            count = room(shape[0].end, size)
+            yield shape[:count]
+            shape = shape[count:]
 
 
 def _writes(slots: Tensor) -> _Writes:

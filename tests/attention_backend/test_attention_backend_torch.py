@@ -178,8 +178,8 @@ def test_low_precision_caches_stay_within_their_rounding(dtype: str, tolerance: 
     torch.testing.assert_close(out.double(), dense(query, key, value, PLAIN, None), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("limits", [(5, 1 << 16), (256, 10), (3, 7)])
-def test_cutting_rows_and_batches_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]) -> None:
+@pytest.mark.parametrize("limits", [(5, 1 << 16, 1 << 25), (256, 10, 1 << 25), (3, 7, 1 << 25), (256, 1 << 16, 200), (256, 1 << 16, 1)])
+def test_cutting_rows_and_batches_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int, int]) -> None:
     spec = replace(PLAIN, window=7)
     rows = [_row(i * 4 + 1, i * 4 + 2, i * 4 + 3, i * 4 + 4) for i in range(6)]
     counts = [(row, 1 if i < 4 else 12) for i, row in enumerate(rows)]
@@ -198,7 +198,30 @@ def test_cutting_rows_and_batches_into_pieces_changes_nothing(monkeypatch: pytes
     whole = results()
     monkeypatch.setattr(torch_attention, "MAX_QUERIES", limits[0])
     monkeypatch.setattr(torch_attention, "MAX_POSITIONS", limits[1])
+    monkeypatch.setattr(torch_attention, "MAX_SCORES", limits[2])
     torch.testing.assert_close(results(), whole, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("num_rows", "count", "before"), [(6, 8, 8), (1, 16, 8), (12, 1, 7)])
+def test_scores_are_bounded_whatever_is_computed_together(monkeypatch: pytest.MonkeyPatch, num_rows: int, count: int, before: int) -> None:
+    """Rows of one query too, though their positions are bounded more tightly in earnest."""
+    largest = []
+    attend = torch_attention._attend
+
+    def spy(query: Tensor, keys: Tensor, *more: object) -> Tensor:
+        largest.append(query.shape[0] * query.shape[1] * query.shape[2] * keys.shape[2])
+        return attend(query, keys, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch_attention, "_attend", spy)
+    monkeypatch.setattr(torch_attention, "MAX_SCORES", 300)
+    attention = backend(PLAIN, poison=False)
+    rows = [_row(*range(1, 8)) for _ in range(num_rows)]
+    for row in rows:
+        row.length = before
+    nothing = torch.zeros(num_rows * count, PLAIN.num_heads, 8, dtype=torch.float64)
+    attention.run(0, nothing, None, None, attention.plan(layout_of([(row, count) for row in rows])))
+    assert max(largest) <= 300
+    assert len(largest) > 1
 
 
 def test_a_slot_of_minus_one_writes_nothing() -> None:
