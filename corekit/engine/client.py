@@ -207,8 +207,8 @@ class Client:
             raise EngineDead(self._dead)
 
     def _check_room(self, num_tokens: int) -> None:
-        """An empty queue takes any request that fits the engine."""
-        num_requests, num_queued = self._engine.num_waiting, self._engine.num_waiting_tokens
+        """The queue is what never ran: preempted requests take no room in it. An empty one takes any request that fits the engine."""
+        num_requests, num_queued = self._engine.num_queued, self._engine.num_queued_tokens
         if num_requests >= self._max_queued_requests:
             raise Overloaded(
                 f"the queue is full: {num_requests} requests wait, the limit (max_queued_requests) is {self._max_queued_requests}. Try again later"

@@ -61,6 +61,7 @@ class Alive:
     def __init__(self, asked: NewRequest) -> None:
         self.asked = asked
         self.num_prefill = len(asked.token_ids)
+        self.ran = False
         self.num_done = dict.fromkeys(range(asked.params.n), 0)
 
 
@@ -105,9 +106,14 @@ class StandIn:
             return len(self.waiting) + sum(isinstance(m, NewRequest) for m in self.inbox)
 
     @property
-    def num_waiting_tokens(self):
+    def num_queued(self):
         with self.lock:
-            return sum(len(a.asked.token_ids) for a in self.waiting) + sum(len(m.token_ids) for m in self.inbox if isinstance(m, NewRequest))
+            return sum(not a.ran for a in self.waiting) + sum(isinstance(m, NewRequest) for m in self.inbox)
+
+    @property
+    def num_queued_tokens(self):
+        with self.lock:
+            return sum(len(a.asked.token_ids) for a in self.waiting if not a.ran) + sum(len(m.token_ids) for m in self.inbox if isinstance(m, NewRequest))
 
     @property
     def idle(self):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from engine_stand_in import Bytes, StandIn, client_of
+from engine_stand_in import Alive, Bytes, StandIn, client_of
 
 from corekit.api import ChatPrompt, InvalidRequest, Overloaded, Prompt, SamplingParams
+from corekit.engine.request import NewRequest
 
 IDS = (65, 66, 67)
+NEW = NewRequest(request_id="old", token_ids=IDS, params=SamplingParams(), max_tokens=9, seed=0, end_ids=(), arrival_time=0.0)
 
 
 async def ask(client, prompt, params=None, **identity):
@@ -155,12 +157,12 @@ def test_bos_alone_is_no_prompt():
 # -- the queue
 
 
-async def race(client, count, num_tokens=1):
+async def race(client, count, num_tokens=1, gave_way=0):
     """How many of `count` requests that come at once get in, and the message of the others."""
     tasks = [asyncio.create_task(ask(client, Prompt(token_ids=(65,) * num_tokens))) for _ in range(count)]
     await asyncio.sleep(0.05)
     failed = [task for task in tasks if task.done()]
-    inside = client._engine.num_waiting
+    inside = client._engine.num_waiting - gave_way
     client.close()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     overloaded = [r for r in results if isinstance(r, Overloaded)]
@@ -184,6 +186,18 @@ def test_a_full_queue_by_tokens(tokens, limit, inside):
 
 def test_an_empty_queue_takes_any_request_that_fits():
     assert asyncio.run(race(client_of(StandIn(), tokens=5), 2, num_tokens=20))[0] == 1
+
+
+def test_who_gave_way_takes_no_room_in_the_queue():
+    """A full pool puts running requests back to wait; the queue is as long as before."""
+    engine = StandIn()
+    client = client_of(engine, queued=2, tokens=25)
+    for _ in range(5):
+        engine.waiting.append(Alive(NEW))
+        engine.waiting[-1].ran = True
+    assert engine.num_waiting == 5
+    inside, message = asyncio.run(race(client, 4, num_tokens=10, gave_way=5))
+    assert (inside, "2 requests wait" in message) == (2, True)
 
 
 def test_racing_threads_are_counted_exactly():
