@@ -100,13 +100,13 @@ class Prompt:
             object.__setattr__(self, "token_ids", _ids("prompt", self.token_ids))
         text: object = self.text
         if text is not None and not isinstance(text, str):
-            raise _invalid("prompt", text, "a string")
+            raise invalid("prompt", text, "a string")
         for name in ("messages", "tools"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _mappings(name, getattr(self, name)))
         template: object = self.template
         if not isinstance(template, Mapping):
-            raise _invalid("template", template, "a mapping of template options")
+            raise invalid("template", template, "a mapping of template options")
         _flag("add_special_tokens", self.add_special_tokens)
 
 
@@ -149,7 +149,8 @@ class RequestOutput:
     finished: bool
 
 
-def _invalid(name: str, value: object, limit: str) -> InvalidRequest:
+def invalid(name: str, value: object, limit: str) -> InvalidRequest:
+    """The refusal of a value that is not what it must be, however long the value is."""
     try:
         shown = repr(value)
     except ValueError:  # Python refuses to write integers of more than 4300 digits
@@ -159,37 +160,37 @@ def _invalid(name: str, value: object, limit: str) -> InvalidRequest:
 
 def _integer(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise _invalid(name, value, f"an integer from {least} to {most}")
+        raise invalid(name, value, f"an integer from {least} to {most}")
 
 
 def _number(name: str, value: object, least: float, most: float, *, above: bool = False) -> None:
     # Not-a-number compares false with everything, so the range check refuses it too.
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most or (above and value == least):
-        raise _invalid(name, value, f"a number {'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}")
+        raise invalid(name, value, f"a number {'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}")
 
 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise _invalid(name, value, "true or false")
+        raise invalid(name, value, "true or false")
 
 
 def _mappings(name: str, values: object) -> tuple[Mapping[str, Any], ...]:
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(v, Mapping) for v in values):
-        raise _invalid(name, values, "a list of objects")
+        raise invalid(name, values, "a list of objects")
     return tuple(values)
 
 
 def _strings(name: str, values: object) -> tuple[str, ...]:
     if not isinstance(values, Sequence) or not all(isinstance(v, str) for v in values):
-        raise _invalid(name, values, "a string or a list of strings")
+        raise invalid(name, values, "a string or a list of strings")
     if len(values) > MAX_STOPS or any(not 0 < len(v) <= MAX_STOP_CHARS for v in values):
-        raise _invalid(name, list(values), f"at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARS} characters")
+        raise invalid(name, list(values), f"at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARS} characters")
     return tuple(values)
 
 
 def _ids(name: str, values: object) -> tuple[int, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        raise _invalid(name, values, "a list of token ids")
+        raise invalid(name, values, "a list of token ids")
     if name == "stop_token_ids" and len(values) > MAX_STOP_IDS:
-        raise _invalid(name, f"{len(values)} ids", f"at most {MAX_STOP_IDS} ids")
+        raise invalid(name, f"{len(values)} ids", f"at most {MAX_STOP_IDS} ids")
     return tuple(values)

@@ -6,12 +6,13 @@ Knows the tokenizer, the model's facts and the engine's word on what can never f
 from __future__ import annotations
 
 import asyncio
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from corekit.api import InvalidRequest, ModelFacts, Prompt, RequestFailed, SamplingParams, Tokenizer
+from corekit.api.types import invalid
 
 TEMPLATE_OPTIONS = frozenset(
     {
@@ -121,13 +122,14 @@ class Door:
 def check_identity(request_id: str | None, priority: int, tenant: str, deadline: float | None) -> None:
     """Bounds of what comes beside the parameters. Raises InvalidRequest."""
     if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_ID_CHARS):
-        raise _invalid("request_id", request_id, f"a string of 1 to {MAX_ID_CHARS} characters")
+        raise invalid("request_id", request_id, f"a string of 1 to {MAX_ID_CHARS} characters")
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
-        raise _invalid("priority", priority, f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+        raise invalid("priority", priority, f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}")
     if not isinstance(tenant, str) or len(tenant) > MAX_ID_CHARS:
-        raise _invalid("tenant", tenant, f"a string of at most {MAX_ID_CHARS} characters")
-    if deadline is not None and (not isinstance(deadline, int | float) or isinstance(deadline, bool) or not math.isfinite(deadline)):
-        raise _invalid("deadline", deadline, "a finite number: seconds of the engine's clock")
+        raise invalid("tenant", tenant, f"a string of at most {MAX_ID_CHARS} characters")
+    # Not-a-number compares false with everything; an integer that no float can hold would fail in the first subtraction.
+    if deadline is not None and (not isinstance(deadline, int | float) or isinstance(deadline, bool) or not abs(deadline) <= sys.float_info.max):
+        raise invalid("deadline", deadline, "a finite number: seconds of the engine's clock")
 
 
 def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,15 +138,10 @@ def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in TEMPLATE_OPTIONS:
             raise InvalidRequest(f"template option {str(name)[:60]!r} is not allowed. Allowed: {', '.join(sorted(TEMPLATE_OPTIONS))}", field="template")
         if not isinstance(value, str | int | float | None):
-            raise _invalid(f"template option {name}", value, "a string, a number or true or false")
+            raise invalid(f"template option {name}", value, "a string, a number or true or false")
     options.setdefault("add_generation_prompt", not options.get("continue_final_message", False))
     return options
 
 
 def _field(prompt: Prompt) -> str:
     return "prompt" if prompt.messages is None else "messages"
-
-
-def _invalid(name: str, value: object, limit: str) -> InvalidRequest:
-    shown = repr(value)
-    return InvalidRequest(f"{name} must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}", field=name)

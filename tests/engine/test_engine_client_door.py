@@ -103,6 +103,10 @@ def test_logprobs_without_a_sampler_that_gives_them():
         ("deadline", float("nan")),
         ("deadline", float("inf")),
         ("deadline", "soon"),
+        pytest.param("priority", 10**5000, id="priority beyond what Python writes"),
+        pytest.param("deadline", 10**400, id="deadline beyond floats"),
+        pytest.param("deadline", -(10**5000), id="deadline beyond what Python writes"),
+        pytest.param("request_id", 10**5000, id="id beyond what Python writes"),
     ],
 )
 def test_bounds_of_identity(field, wrong):
