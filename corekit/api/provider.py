@@ -66,7 +66,10 @@ class Provider(Generic[T]):
     build: Callable[[BuildContext, Any], T]
     """(context, options) -> the part. Called once, at composition; heavy imports go inside. `options` is None without `options`."""
     options: type | None = None
-    """A frozen dataclass; its fields are the legal keys of the options table in TOML."""
+    """A frozen dataclass; its fields are the legal keys of the options table in TOML.
+
+    `field(metadata={"secret": True})` keeps a field's value out of messages and of `corekit config show`.
+    """
     refuse: Callable[[BuildContext], Sequence[str]] = never
     """Reasons why it cannot run here; empty is fine. Called before anything heavy is built."""
     rank: int = 0

@@ -83,7 +83,7 @@ def load(
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals or not all(name.strip().split(".")):
-            raise ConfigError(f"--set {override}: must be table.key=value, as in --set scheduler.max_num_seqs=64")
+            raise ConfigError(f"--set {name}: must be table.key=value, as in --set scheduler.max_num_seqs=64")
         tree.set(name.strip().split("."), parse_value(text.strip()), f"--set {name.strip()}")
     if source is not None:
         tree.set(("model", "source"), source, "command line")

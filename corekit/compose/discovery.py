@@ -206,7 +206,8 @@ def _faults(provider: Provider[Any]) -> Iterator[str]:
         if not callable(getattr(provider, key)):
             yield f"{key} must be callable, is {type(getattr(provider, key)).__name__}"
     options = provider.options
-    if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options) and options.__dataclass_params__.frozen):
+    frozen = getattr(getattr(options, "__dataclass_params__", None), "frozen", False)
+    if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options) and frozen):
         yield "options must be a frozen dataclass or None"
 
 

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from .catalog import Candidate
 from .errors import ConfigError
 from .problems import Path, sentences
+from .secrets import secret_names
 from .tree import parse_value
 
 Place = Callable[[Path], str]
@@ -39,7 +40,7 @@ def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, env
         checked = model.model_validate(values)
     except ValidationError as error:
         missing = {problem.partition(": ")[0] for problem in problems}
-        more = [s for s in sentences(error, model, place) if not any(s.startswith(f"{at}:") for at in missing)]
+        more = [s for s in sentences(error, model, place, secret=secret_names(declared)) if not any(s.startswith(f"{at}:") for at in missing)]
         raise ConfigError(problems + more) from None
     if problems:
         raise ConfigError(problems)

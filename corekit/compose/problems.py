@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -14,11 +14,22 @@ from .errors import near
 Path = tuple[str | int, ...]
 
 
-def sentences(error: ValidationError, model: type[BaseModel], place: Callable[[Path], str], hints: Mapping[str, str] | None = None) -> list[str]:
-    """One sentence per fault. `place` says where a path stands; `hints` says where a key that is not of this table lives."""
+class Hidden:
+    """Stands in a sentence for a value that must not be shown."""
+
+    def __repr__(self) -> str:
+        return "a value that is not shown"
+
+
+def sentences(
+    error: ValidationError, model: type[BaseModel], place: Callable[[Path], str], hints: Mapping[str, str] | None = None, secret: Container[str | int] = ()
+) -> list[str]:
+    """One sentence per fault. `place` says where a path stands; `hints` says where a key that is not of this table lives; values of `secret` keys stay out."""
     found = []
     for fault in error.errors(include_url=False):
         path = _real(fault["loc"], model)
+        if path and path[0] in secret:
+            fault["input"] = Hidden()
         found.append(f"{place(path)}: {_sentence(fault, path, model, hints or {})}")
     return list(dict.fromkeys(found))
 

@@ -1,20 +1,24 @@
-"""Prints a configuration as TOML with the origin of every value. What it prints is a valid file with the same meaning."""
+"""Prints a configuration as TOML with the origin of every value. What it prints is a valid file with the same meaning.
+
+Where a secret stands it prints a variable's name instead, so that such a file is refused until somebody sets that variable.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .config import Config
-from .problems import field_of
+from .problems import Path, field_of
 from .tables import Table
 
+HIDDEN = "env:NOT_SHOWN"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def show(config: Config) -> Iterator[str]:
+def show(config: Config, is_secret: Callable[[Path], bool] = lambda path: False) -> Iterator[str]:
     """The lines of the file, all tables in the order of the design, every key with its value and origin."""
     for name in type(config).model_fields:
         if getattr(config, name) == () and config.is_given(name):  # before any table: TOML would take it for a key of that
@@ -22,12 +26,12 @@ def show(config: Config) -> Iterator[str]:
     for name in type(config).model_fields:
         value = getattr(config, name)
         if isinstance(value, Table):
-            yield from _table(config, (name,), value, f"[{_key(name)}]")
+            yield from _table(config, (name,), value, f"[{_key(name)}]", is_secret)
         for index, element in enumerate(value if isinstance(value, tuple) else ()):
-            yield from _table(config, (name, index), element, f"[[{_key(name)}]]")
+            yield from _table(config, (name, index), element, f"[[{_key(name)}]]", is_secret)
 
 
-def _table(config: Config, path: tuple[str | int, ...], table: Table | Mapping[str, Any], header: str) -> Iterator[str]:
+def _table(config: Config, path: Path, table: Table | Mapping[str, Any], header: str, is_secret: Callable[[Path], bool]) -> Iterator[str]:
     below: list[tuple[str, Mapping[str, Any]]] = []
     yield header
     for key, value in _items(table):
@@ -37,12 +41,13 @@ def _table(config: Config, path: tuple[str | int, ...], table: Table | Mapping[s
         elif isinstance(value, Mapping):
             below.append((key, value))
         else:
-            yield f"{_key(key)} = {_value(value)}".ljust(48) + f"# {origin}"
+            shown = _hidden(value) if is_secret((*path, key)) else value
+            yield f"{_key(key)} = {_value(shown)}".ljust(48) + f"# {origin}"
     yield ""
     for key, inner in below:
         if inner:
             inside = ".".join(_key(str(part)) for part in (*path, key) if not isinstance(part, int))
-            yield from _table(config, (*path, key), inner, f"[{inside}]")
+            yield from _table(config, (*path, key), inner, f"[{inside}]", is_secret)
 
 
 def _items(table: Table | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -52,6 +57,15 @@ def _items(table: Table | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in type(table).model_fields:
         field = field_of(type(table), name)
         yield (field.alias if field is not None and field.alias else name), getattr(table, name)
+
+
+def _hidden(value: Any) -> Any:
+    """value with every text in it hidden but names of variables, which are no secret."""
+    if isinstance(value, str):
+        return value if value.startswith("env:") else HIDDEN
+    if isinstance(value, list | tuple):
+        return [_hidden(element) for element in value]
+    return {key: _hidden(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def _key(key: str) -> str:

@@ -20,7 +20,7 @@ class HttpOptions:
     """Address to listen on. Anything but loopback should come with api_keys."""
     port: int = 8000
     """0: any free port, reported at the start."""
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False, metadata={"secret": True})
     """Accepted bearer tokens; empty: no authentication."""
     served_model_names: tuple[str, ...] = ()
     """Names that requests may use instead of the model's own; the first is the one shown."""

@@ -28,6 +28,8 @@ class Options:
     mode: Literal["fast", "slow"] = "fast"
     on: bool = True
     maybe: str | None = None
+    token: Annotated[str, Field(min_length=3)] = field(default="none", metadata={"secret": True})
+    tokens: tuple[str, ...] = field(default=(), metadata={"secret": True})
     model_config: str = "a name that pydantic keeps for itself"
 
     def __post_init__(self) -> None:
@@ -68,6 +70,19 @@ def test_all_faults_at_once() -> None:
     ):
         assert part in text
     assert len(caught.value.problems) == 9
+
+
+def test_secrets_are_not_in_sentences() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({"name": "a", "token": "p4", "tokens": "p4"})
+    assert list(caught.value.problems) == [
+        "[x.options].token: must be a text, got a value that is not shown",
+        "[x.options].tokens: must be a list (each a text), got a value that is not shown",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        read({"name": "a", "tokens": ["env:P", 5432], "token": ["p4"]}, environ={"P": "p4"})
+    assert "p4" not in str(caught.value)
+    assert "5432" not in str(caught.value)
 
 
 def test_what_the_dataclass_itself_refuses() -> None:
