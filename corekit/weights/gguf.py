@@ -42,6 +42,7 @@ class GgufSource:
         self._metadata = metadata
         self._interleaved = family_of(metadata, where).interleaved
         self._config = config_of(metadata, {tensor.name: tensor.shape for tensor in header.tensors}, where)
+        self._eos_token_ids = eos_ids_of(metadata, self._config["vocab_size"], where)
         in_order = sorted(header.tensors, key=lambda tensor: tensor.offset)
         self._tensors = {hf_name(tensor.name, where): tensor for tensor in in_order if tensor.name != ROPE_FACTORS}
         self._check_types()
@@ -63,8 +64,7 @@ class GgufSource:
 
     @property
     def generation_config(self) -> Mapping[str, Any]:
-        ids = eos_ids_of(self._metadata)
-        return {"eos_token_id": ids} if ids else {}
+        return {"eos_token_id": list(self._eos_token_ids)} if self._eos_token_ids else {}
 
     @property
     def tensor_names(self) -> Sequence[str]:

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import SourceError
+from .gguf_config import special_id
 
 NORMAL = 1
+MAX_PIECE_LENGTH = 1024
+"""Of a sentencepiece vocabulary, in characters; sentencepiece itself makes none longer than 512 bytes. Every cut of a piece is tried."""
 SPACE = "\u2581"
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -42,11 +45,13 @@ def sentencepiece_rules(metadata: Mapping[str, Any], texts: Sequence[str], types
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts) or not all(type(score) is float for score in scores):
         raise SourceError(f"{where}: tokenizer.ggml.scores does not fit the {len(texts)} tokens. The file is damaged.")
+    longest = max((len(text) for text, kind in zip(texts, types, strict=True) if kind == NORMAL), default=0)
+    if longest > MAX_PIECE_LENGTH:
+        raise SourceError(f"{where}: a token has {longest} characters, at most {MAX_PIECE_LENGTH} are read. The file is damaged, or made to keep this busy.")
     prefixed = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     to_spaces = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     from_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    fits = type(unknown) is int and 0 <= unknown < len(texts)
+    unknown = special_id({"tokenizer.ggml.unknown_token_id": 0, **metadata}, "unknown", len(texts), where)
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*([{"type": "Prepend", "prepend": SPACE}] if prefixed else []), from_spaces]},
         "pre_tokenizer": None,
@@ -59,7 +64,7 @@ def sentencepiece_rules(metadata: Mapping[str, Any], texts: Sequence[str], types
                 *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefixed else []),
             ],
         },
-        "model": _bpe(texts, _merges_by_score(texts, types, scores), unk_token=texts[unknown] if fits else None, fuse_unk=True, byte_fallback=True),
+        "model": _bpe(texts, _merges_by_score(texts, types, scores), unk_token=None if unknown is None else texts[unknown], fuse_unk=True, byte_fallback=True),
     }
 
 

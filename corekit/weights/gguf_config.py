@@ -28,6 +28,8 @@ BLOCK: Mapping[str, str] = {
 }
 NAME = re.compile(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)")
 ROPE_FACTORS = "rope_freqs.weight"
+NO_ID = (-1, 2**32 - 1)
+"""No token; the second is the first in the unsigned numbers of the format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ def config_of(metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], 
         "mlp_bias": "blk.0.ffn_gate.bias" in shapes,
         "tie_word_embeddings": "output.weight" not in shapes,
         **_rope_scaling(keys),
-        **_special_ids(metadata, where),
+        **_special_ids(metadata, vocab_size, where),
     }
 
 
@@ -143,17 +145,25 @@ def _rope_scaling(keys: _Keys) -> dict[str, Any]:
     )
 
 
-def _special_ids(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
-    ids = {
-        name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding"))
-    }
-    for name, value in ids.items():
-        if value is not None and type(value) is not int:
-            raise SourceError(f"{where}: {name} is {value!r}, not a token id. The file is damaged.")
-    return {name: value for name, value in ids.items() if value is not None}
+def _special_ids(metadata: Mapping[str, Any], vocab_size: int, where: str) -> dict[str, Any]:
+    ids = {name: special_id(metadata, key, vocab_size, where) for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding"))}
+    return {name: index for name, index in ids.items() if index is not None}
 
 
-def eos_ids_of(metadata: Mapping[str, Any]) -> list[int]:
+def eos_ids_of(metadata: Mapping[str, Any], vocab_size: int, where: str) -> list[int]:
     """Ids that end an answer: end of text, of a turn, of a message."""
-    found = (metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom"))
-    return list(dict.fromkeys(value for value in found if type(value) is int))
+    found = (special_id(metadata, key, vocab_size, where) for key in ("eos", "eot", "eom"))
+    return list(dict.fromkeys(index for index in found if index is not None))
+
+
+def special_id(metadata: Mapping[str, Any], key: str, vocab_size: int, where: str) -> int | None:
+    """The id of `bos`, `eos` ...; None where the file names none, which some writers do by -1."""
+    value = metadata.get(f"tokenizer.ggml.{key}_token_id")
+    if value is None or value in NO_ID:
+        return None
+    if type(value) is not int or not 0 <= value < vocab_size:
+        raise SourceError(
+            f"{where}: tokenizer.ggml.{key}_token_id is {value!r}, and there are {vocab_size} tokens, counted from 0. "
+            "The file is damaged or was converted wrongly; fetch it again, or use the model's safetensors."
+        )
+    return value

@@ -8,20 +8,22 @@ Formula: https://github.com/huggingface/transformers/blob/main/src/transformers/
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi
+from math import isfinite, pi
 from typing import Any
 
 from .errors import SourceError
 
 LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192
 TOLERANCE = 1e-3
+MAX_FACTOR = 1e4
 
 
 def llama3_scaling(divisors: Sequence[float], rope_theta: float, where: str) -> dict[str, Any]:
     """`rope_scaling` of config.json. Raises SourceError when the divisors are not of that kind."""
-    factor = max(1.0, round(max(divisors), 3))
+    sane = all(isfinite(divisor) and 0 < divisor <= MAX_FACTOR for divisor in divisors)
+    factor = max(1.0, round(max(divisors), 3)) if sane else 1.0
     expected = _divisors(factor, rope_theta, len(divisors))
-    if not all(abs(found - wanted) <= TOLERANCE * wanted for found, wanted in zip(divisors, expected, strict=True)):
+    if not sane or not all(abs(found - wanted) <= TOLERANCE * wanted for found, wanted in zip(divisors, expected, strict=True)):
         raise SourceError(
             f"{where}: the rotary factors stored in the file (rope_freqs.weight) are not those of Llama 3.1 and its like. Use the model's safetensors instead."
         )

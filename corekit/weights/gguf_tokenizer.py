@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import SourceError
 from .gguf_bpe import IGNORE_MERGES, byte_level_rules, sentencepiece_rules, texts_of
+from .gguf_config import special_id
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
@@ -61,12 +62,9 @@ def _special_tokens(metadata: Mapping[str, Any], texts: Sequence[str], where: st
     """bos, eos, unk and pad, where the file names them: id and text."""
     found = {}
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
-        index = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if index is None:
-            continue
-        if type(index) is not int or not 0 <= index < len(texts):
-            raise SourceError(f"{where}: tokenizer.ggml.{key}_token_id is {index!r}, there are {len(texts)} tokens. The file is damaged.")
-        found[name] = (index, texts[index])
+        index = special_id(metadata, key, len(texts), where)
+        if index is not None:
+            found[name] = (index, texts[index])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from pathlib import Path
@@ -81,6 +82,38 @@ def test_configuration(tmp_path: Path) -> None:
     assert source.tokenizer_files() == {}
 
 
+@pytest.mark.parametrize("key", ["bos", "eos", "padding", "eot", "eom"])
+def test_special_ids_that_are_none_or_not_in_the_vocabulary(tmp_path: Path, key: str) -> None:
+    """Some writers put -1 for "no such token", which is 2**32 - 1 in the format's unsigned numbers."""
+    name = f"tokenizer.ggml.{key}_token_id"
+    source = opened(write_gguf(tmp_path / "m.gguf", llama_tensors(), extra={name: 2**32 - 1}))
+    assert "pad_token_id" not in source.config
+    assert source.generation_config == {}
+    assert "eos_token_id" in opened(write_gguf(tmp_path / "m.gguf", llama_tensors(), extra={"tokenizer.ggml.eos_token_id": VOCAB - 1})).config
+    for wrong in (VOCAB, 999_999):
+        with pytest.raises(SourceError, match=rf"{name} is {wrong}, and there are {VOCAB} tokens"):
+            opened(write_gguf(tmp_path / "m.gguf", llama_tensors(), extra={name: wrong}))
+
+
+def vocabulary(**more: object) -> dict[str, object]:
+    return {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.ggml.scores": [0.0, 0.0, -1.0], **more}
+
+
+def test_a_vocabulary_without_special_tokens(tmp_path: Path) -> None:
+    extra = vocabulary() | {f"tokenizer.ggml.{key}_token_id": 2**32 - 1 for key in ("bos", "eos", "unknown", "padding")}
+    source = opened(write_gguf(tmp_path / "m.gguf", llama_tensors(), extra=extra))
+    assert json.loads(source.tokenizer_files()["tokenizer_config.json"]) == {}
+    assert json.loads(source.tokenizer_files()["tokenizer.json"])["model"]["unk_token"] is None
+
+
+def test_a_long_token_costs_nothing(tmp_path: Path) -> None:
+    longest = vocabulary() | {"tokenizer.ggml.tokens": ["a" * 1024, "a", "b"]}
+    assert opened(write_gguf(tmp_path / "m.gguf", llama_tensors(), extra=longest)).tokenizer_files()
+    source = opened(write_gguf(tmp_path / "m.gguf", llama_tensors(), extra=vocabulary() | {"tokenizer.ggml.tokens": ["a" * 500_000, "a", "b"]}))
+    with pytest.raises(SourceError, match=r"a token has 500000 characters, at most 1024"):
+        source.tokenizer_files()
+
+
 def test_a_source_travels_to_another_process(tmp_path: Path) -> None:
     source = opened(write_gguf(tmp_path / "m.gguf", llama_tensors()))
     copy = pickle.loads(pickle.dumps(source))
@@ -112,7 +145,8 @@ def test_stored_rotary_factors_become_llama3_scaling(tmp_path: Path) -> None:
     assert source.config["rope_scaling"] == rope
     assert not any("rope" in name for name in source.tensor_names)
 
-    for wrong in (divisors * 1.5, np.full_like(divisors, np.nan), divisors[::-1].copy()):
+    endless, absurd, nothing = (np.full_like(divisors, value) for value in (np.inf, 3e38, np.nan))
+    for wrong in (endless, -endless, absurd, divisors * 0, divisors * -1, divisors * 1.5, nothing, divisors[::-1].copy()):
         path = write_gguf(tmp_path / "w.gguf", llama_tensors(), extra={"llama.rope.freq_base": 500000.0}, raw={"rope_freqs.weight": wrong})
         with pytest.raises(SourceError, match=r"rotary factors"):
             opened(path)
