@@ -69,8 +69,9 @@ class Planner:
         except Exception as error:
             self.report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event}")
 
-    def report(self, message: str) -> None:
-        """Once, and not without end: a fault that repeats every step must not fill the log."""
-        if message not in self.reported and len(self.reported) < MAX_REPORTS:
-            self.reported.add(message)
+    def report(self, message: str, *, kind: str = "") -> None:
+        """Once for each kind (or message), and not without end: a fault that repeats every step must not fill the log."""
+        kind = kind or message
+        if kind not in self.reported and len(self.reported) < MAX_REPORTS:
+            self.reported.add(kind)
             log.warning(message)

@@ -132,7 +132,8 @@ class Scheduler:
         self.num_preemptions += len(self.step.victims)
         for r in self.step.ended:
             pool = self.limits.num_blocks * self.limits.block_size
-            self.planner.report(f"request {r.group.asked.request_id} ended with reason length: alone it outgrew the KV pool of {pool} tokens")
+            message = f"request {r.group.asked.request_id} ended with reason length: alone it outgrew the KV pool of {pool} tokens"
+            self.planner.report(f"{message}. More that do so are not reported", kind="outgrown")
             self._finish(r, "length")
 
     def _send(self, row: Row) -> RowInput:
