@@ -10,31 +10,29 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class JsonErrorProtocol(HttpToolsProtocol):
-    """One connection. `_num_head_bytes` counts what arrived of a head after the read that began it."""
+    """One connection. `_num_stuck_bytes` counts what arrived since a head, a piece of a body or a message was last complete."""
 
-    _in_head = True
-    _num_head_bytes = 0
+    _num_stuck_bytes = 0
+    _moved = False
 
     def data_received(self, data: bytes) -> None:
-        was_in_head = self._in_head
+        self._moved = False
         super().data_received(data)
-        if was_in_head and self._in_head:
-            self._num_head_bytes += len(data)
-            if self._num_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(ApiError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
-
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        self._num_head_bytes = 0
-        super().on_message_begin()
+        self._num_stuck_bytes = 0 if self._moved else self._num_stuck_bytes + len(data)
+        if self._num_stuck_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(ApiError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._moved = True
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._moved = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._moved = True
         super().on_message_complete()
-        self._in_head = True
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, "This is not a valid HTTP request.", code="invalid_http"))

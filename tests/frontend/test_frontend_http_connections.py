@@ -1,0 +1,73 @@
+"""One connection, byte by byte: how reads are cut, heads and trailers without end, pipelining, upgrades and silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from http_live import MODEL, Live, PlainClient
+
+TEXT = "/v1/completions"
+
+
+@pytest.fixture(autouse=True)
+def no_tracebacks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.INFO)
+    yield
+    assert not [record for record in caplog.records if record.exc_info]
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn") and record.levelno >= logging.ERROR]
+
+
+def connected(live: Live) -> socket.socket:
+    host, port = live.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def payload(**fields: Any) -> bytes:
+    return json.dumps({"model": MODEL, "prompt": "hi", **fields}).encode()
+
+
+def head(length: int, *lines: str) -> bytes:
+    return "\r\n".join((f"POST {TEXT} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {length}", *lines)).encode() + b"\r\n\r\n"
+
+
+def post(*lines: str, **fields: Any) -> bytes:
+    content = payload(**fields)
+    return head(len(content), *lines) + content
+
+
+def answer(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of one answer with a length."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += (piece := connection.recv(65536))
+        assert piece, data
+    lines, _, content = data.partition(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in lines.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    while len(content) < length:
+        content += (piece := connection.recv(65536))
+        assert piece
+    assert len(content) == length
+    return int(lines.split(b" ")[1]), content
+
+
+@pytest.mark.parametrize("size", [64 * 1024 + 100, 100_000, 200_000, 1_000_000])
+def test_a_large_body_is_taken_however_its_reads_are_cut(size: int) -> None:
+    whole = post(user="u" * size)
+    length = int(whole.partition(b"content-length: ")[2].partition(b"\r")[0])
+    start = len(whole) - length
+    with Live(PlainClient()) as live:
+        for cut in (1, start - 1, start, start + 1, len(whole) - 1):
+            with connected(live) as connection:
+                for again in range(2):
+                    connection.sendall(whole[:cut])
+                    time.sleep(0.01)
+                    connection.sendall(whole[cut:])
+                    assert answer(connection)[0] == 200, (cut, again)
