@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .errors import ApiError
 
 MAX_HEAD_BYTES = 64 * 1024
+MAX_WAITING_BYTES = 256 * 1024
+"""Requests are read ahead of their turn up to about here."""
 
 
 class JsonErrorProtocol(HttpToolsProtocol):
-    """One connection. `_num_stuck_bytes` counts what arrived since a head, a piece of a body or a message was last complete."""
+    """One connection. `_running` is the request being answered; the newest one, `cycle`, may be another that waits for its turn.
+
+    `_num_stuck_bytes` counts what arrived since a head, a piece of a body or a message was last complete, `_num_waiting_bytes` what arrived
+    while requests wait.
+    """
 
     _num_stuck_bytes = 0
+    _num_waiting_bytes = 0
     _moved = False
+    _running: RequestResponseCycle | None = None
 
     def data_received(self, data: bytes) -> None:
         self._moved = False
@@ -21,6 +30,19 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._num_stuck_bytes = 0 if self._moved else self._num_stuck_bytes + len(data)
         if self._num_stuck_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(ApiError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
+        self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
+        if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
+            self.flow.resume_reading()  # a connection that is not read from does not show that its client left
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_headers_complete(self) -> None:
         self._moved = True

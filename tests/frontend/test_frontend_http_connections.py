@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_live import MODEL, Live, PlainClient
+from http_live import MODEL, Live, PlainClient, eventually
 
 TEXT = "/v1/completions"
 
@@ -71,3 +71,32 @@ def test_a_large_body_is_taken_however_its_reads_are_cut(size: int) -> None:
                     time.sleep(0.01)
                     connection.sendall(whole[cut:])
                     assert answer(connection)[0] == 200, (cut, again)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+def test_a_client_that_leaves_after_pipelining_ends_its_request(streaming: bool, pause: float) -> None:
+    client = PlainClient(step_seconds=0.02, reply="x" * 400)
+    with Live(client) as live:
+        with connected(live) as connection:
+            for _ in range(3):
+                connection.sendall(post(max_tokens=400, stream=streaming))
+                time.sleep(pause)
+            assert eventually(lambda: bool(client.alive))
+            assert len(client.alive) == 1
+        assert eventually(lambda: not client.alive, 1.0)
+        assert client.num_aborted == len(client.seen) == 1
+
+
+def test_requests_ahead_of_their_turn_are_answered_in_order_and_held_back() -> None:
+    client = PlainClient(step_seconds=0.002, reply="x" * 40)
+    with Live(client) as live, connected(live) as connection:
+        whole = post(max_tokens=40, user="u" * 2**20)
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # nobody reads them: the sender is held up
+            connection.sendall(whole * 64)
+    with Live(client) as live, connected(live) as connection:
+        for size in (3, 1, 2):
+            connection.sendall(post(max_tokens=size))
+            time.sleep(0.01)
+        assert [len(json.loads(answer(connection)[1])["choices"][0]["text"]) for _ in range(3)] == [3, 1, 2]
