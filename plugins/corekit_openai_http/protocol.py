@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from .errors import ApiError
 
@@ -22,6 +22,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
     _num_stuck_bytes = 0
     _num_waiting_bytes = 0
     _moved = False
+    _in_head = False
     _running: RequestResponseCycle | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -29,7 +30,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
         super().data_received(data)
         self._num_stuck_bytes = 0 if self._moved else self._num_stuck_bytes + len(data)
         if self._num_stuck_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(ApiError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
+            self._refuse(ApiError(431, f"The head or the trailers of the request are larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
         self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
         if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
             self.flow.resume_reading()  # a connection that is not read from does not show that its client left
@@ -44,7 +45,16 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer, and nobody reads those
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._moved = True
         super().on_headers_complete()
 
@@ -60,7 +70,8 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._refuse(ApiError(400, "This is not a valid HTTP request.", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
-        body = error.body()
-        lines = (f"HTTP/1.1 {error.status} Bad Request", "content-type: application/json", f"content-length: {len(body)}", "connection: close")
-        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        if self._running is None or self._running.response_complete or not self._running.response_started:  # else it would stand inside an answer
+            body = error.body()
+            start = STATUS_LINE[error.status] + b"content-type: application/json\r\nconnection: close\r\n"
+            self.transport.write(start + b"content-length: %d\r\n\r\n" % len(body) + body)
         self.transport.close()

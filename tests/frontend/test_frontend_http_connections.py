@@ -100,3 +100,45 @@ def test_requests_ahead_of_their_turn_are_answered_in_order_and_held_back() -> N
             connection.sendall(post(max_tokens=size))
             time.sleep(0.01)
         assert [len(json.loads(answer(connection)[1])["choices"][0]["text"]) for _ in range(3)] == [3, 1, 2]
+
+
+CHUNKED = f"POST {TEXT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("line", [b"a: b\r\n", b"a: " + b"b" * 2000 + b"\r\n"])
+def test_endless_trailers_are_cut_and_not_kept(refused: bool, line: bytes) -> None:
+    with Live(PlainClient(), api_keys=("key",)) as live, connected(live) as connection:
+        connection.sendall(CHUNKED if refused else CHUNKED.replace(b"\r\n\r\n", b"\r\nauthorization: Bearer key\r\n\r\n"))
+        if refused:
+            assert answer(connection)[0] == 401
+        connection.sendall(b"2\r\n{}\r\n0\r\n")
+        sent = 0
+        with pytest.raises(OSError):  # noqa: PT012
+            while sent < 64 * 2**20:
+                sent += connection.send(line * 100)
+        assert sent < 8 * 2**20
+
+
+def test_a_trailer_is_no_header() -> None:
+    content = payload()
+    with Live(PlainClient(), api_keys=("key",)) as live, connected(live) as connection:
+        chunk = b"%x\r\n%b\r\n0\r\n" % (len(content), content)
+        for trailer, status in ((b"", 200), (b"x-request-id: mine\r\n" * 3, 200)):
+            connection.sendall(CHUNKED.replace(b"\r\n\r\n", b"\r\nauthorization: Bearer key\r\n\r\n") + chunk + trailer + b"\r\n")
+            assert answer(connection)[0] == status
+        connection.sendall(CHUNKED + chunk + b"authorization: Bearer key\r\n\r\n")
+        assert answer(connection)[0] == 401
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert answer(connection)[0] == 200
+
+
+def test_bad_bytes_behind_a_stream_are_not_answered_inside_it() -> None:
+    client = PlainClient(step_seconds=0.01, reply="x" * 400)
+    with Live(client) as live, connected(live) as connection:
+        connection.sendall(post(max_tokens=400, stream=True))
+        assert b" 200 " in connection.recv(100)
+        connection.sendall(b"\x00\x01 nonsense\r\n\r\n")
+        rest = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert b"HTTP/1.1" not in rest
+        assert eventually(lambda: not client.alive)
