@@ -178,5 +178,7 @@ def split(model: Any) -> nn.Module:
 
 
 def _eos_token_ids(source: WeightSource) -> tuple[int, ...]:
-    ids = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
+    ids = source.generation_config.get("eos_token_id")
+    if ids is None:  # absent, or null: says nothing
+        ids = source.config.get("eos_token_id")
     return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)

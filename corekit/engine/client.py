@@ -10,7 +10,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from corekit.api import (
@@ -42,7 +42,7 @@ CLOSED = "the engine was closed"
 
 
 class Client:
-    """Implements `EngineClient`; any number of event loops and threads may use it.
+    """Implements `EngineClient`; any number of event loops and threads may use it. eos_token_ids: of tokenizer and model.
 
     Invariant: `_lock` is never held during a step, and whatever is sent to the engine is sent under it, with a wake-up.
     """
@@ -52,6 +52,7 @@ class Client:
         engine: Engine,
         *,
         tokenizer: Tokenizer,
+        eos_token_ids: Sequence[int],
         model: ModelFacts,
         max_queued_requests: int,
         max_queued_tokens: int,
@@ -66,7 +67,7 @@ class Client:
         self._max_queued_tokens = max_queued_tokens or 4 * model.max_model_len
         self._clock = clock
         self._collector = collector
-        self._door = Door(tokenizer=tokenizer, model=model, refusal=engine.refusal)
+        self._door = Door(tokenizer=tokenizer, eos_token_ids=eos_token_ids, model=model, refusal=engine.refusal)
         self._random = random.Random(seed)
         self._lock = threading.Condition()
         self._streams = Streams()
@@ -176,7 +177,7 @@ class Client:
                     params=params,
                     max_tokens=max_tokens,
                     seed=self._random.getrandbits(63) if params.seed is None else params.seed,
-                    end_ids=params.stop_token_ids + (() if params.ignore_eos else self._tokenizer.eos_token_ids),
+                    end_ids=self._door.end_ids(params),
                     arrival_time=self._clock(),
                     priority=priority,
                     tenant=tenant,

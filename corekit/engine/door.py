@@ -45,8 +45,9 @@ class Encoded:
 class Door:
     """What has passed `encode` and `check` can be queued as it is: every number lies within its bounds."""
 
-    def __init__(self, *, tokenizer: Tokenizer, model: ModelFacts, refusal: Callable[[int, int], str | None]) -> None:
+    def __init__(self, *, tokenizer: Tokenizer, eos_token_ids: Sequence[int], model: ModelFacts, refusal: Callable[[int, int], str | None]) -> None:
         self._tokenizer = tokenizer
+        self._eos_token_ids = tuple(eos_token_ids)
         self._model = model
         self._refusal = refusal
         self._num_ids = min(tokenizer.vocab_size, model.vocab_size)
@@ -78,6 +79,10 @@ class Door:
         if reason is not None:
             raise InvalidRequest(reason, field="n" if self._refusal(num_prompt_tokens, 1) is None else field)
         return max_tokens
+
+    def end_ids(self, params: SamplingParams) -> tuple[int, ...]:
+        """Ids that end a sample."""
+        return tuple(dict.fromkeys(params.stop_token_ids + (() if params.ignore_eos else self._eos_token_ids)))
 
     def _encode(self, prompt: Prompt) -> Encoded:
         try:

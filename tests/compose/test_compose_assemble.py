@@ -123,6 +123,17 @@ def test_two_engines_with_different_plugins_in_one_process(install: Install, exp
     assert mine != expected
 
 
+def test_ids_that_end_an_answer_are_those_of_the_tokenizer_and_of_the_model() -> None:
+    """The script goes on with its own end, which the tokenizer does not know, and never comes to the tokenizer's."""
+    mine = tables(model={"use": "scripted", "options": {"scripts": [[5, 6]], "eos_token_id": 7}})
+    both = tables(model={"use": "scripted", "options": {"scripts": [[5, 256, 6]], "eos_token_id": 7}})
+    params = SamplingParams(max_tokens=9, temperature=0)
+    for config, ends in ((mine, (5, 6, 7)), (both, (5, 256))):
+        with assemble(config, environ={}) as assembly:
+            assert asyncio.run(ask(assembly, "x", params)) == ends
+            assert len(asyncio.run(ask(assembly, "x", replace(params, ignore_eos=True)))) == 9
+
+
 def test_facts_and_the_summary() -> None:
     with assemble(TABLES, environ={}) as assembly:
         model = assembly.client.model

@@ -212,9 +212,11 @@ def facts(**changed) -> ModelFacts:
 
 
 def client_of(engine, *, tokenizer=None, collector=None, queued: int = 64, tokens: int = 0, seed: int = 0, **changed) -> Client:
+    tokenizer = tokenizer or Bytes()
     return Client(
         engine,
-        tokenizer=tokenizer or Bytes(),
+        tokenizer=tokenizer,
+        eos_token_ids=tokenizer.eos_token_ids,
         model=facts(**changed),
         max_queued_requests=queued,
         max_queued_tokens=tokens,

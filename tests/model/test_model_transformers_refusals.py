@@ -126,6 +126,8 @@ def test_the_spec_says_what_the_layers_do() -> None:
 def test_the_ids_that_end_an_answer_come_from_the_generation_configuration_first() -> None:
     assert built(LLAMA).spec.eos_token_ids == (5, 7)
     assert built(LLAMA, generation_config={"eos_token_id": 9}).spec.eos_token_ids == (9,)
+    assert built(LLAMA, generation_config={"eos_token_id": None}).spec.eos_token_ids == (5, 7)
+    assert built(LLAMA, generation_config={"eos_token_id": 0}).spec.eos_token_ids == (0,)
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_named() -> None:
