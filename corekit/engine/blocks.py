@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from corekit.api import BlockAllocator, BlockKey, BlockRef, Blocks, Copy, PrefixMatch, PrefixQuery, SupportsAudit, SupportsPrefixCache
 
 NO_MATCH = PrefixMatch()
+T = TypeVar("T")
+
+
+class BrokenStackError(RuntimeError):
+    """A layer of the allocator stack raised: nobody knows any more which blocks are whose, so the engine has to end."""
 
 
 class CopyJournal:
@@ -88,7 +94,7 @@ class BlockTables:
         count, changed = self.needed(table, start, end), len(table)
         if not count:
             return changed
-        taken = self.stack.take(count)
+        taken = self._ask(self.stack.take, count)
         if taken is None:
             return None
         fresh = list(taken.ids)
@@ -108,20 +114,20 @@ class BlockTables:
         return list(table)
 
     def find(self, keys: Sequence[BlockKey]) -> PrefixMatch:
-        return self.stack.find(PrefixQuery(keys)) if keys else NO_MATCH
+        return self._ask(self.stack.find, PrefixQuery(keys)) if keys else NO_MATCH
 
     def hold(self, match: PrefixMatch) -> list[int] | None:
         """A table of the matched blocks; None, changing nothing, when the stack no longer has them."""
         if not match.blocks:
             return []
-        held = self.stack.hold(match)
+        held = self._ask(self.stack.hold, match)
         return None if held is None else self.share(held.ids)
 
     def publish(self, block: int, key: BlockKey) -> bool:
         """False: not yet, another table still has to copy it. True: offered to the stack, whatever it answered."""
         if self.refs[block] > 1:
             return False
-        self.stack.publish(block, key)
+        self._ask(self.stack.publish, block, key)
         return True
 
     def release(self, table: Sequence[int]) -> None:
@@ -131,7 +137,13 @@ class BlockTables:
             if not self.refs[block]:
                 last.append(block)
         if last:
-            self.stack.give(Blocks(tuple(last)))
+            self._ask(self.stack.give, Blocks(tuple(last)))
+
+    def _ask(self, method: Callable[..., T], *args: object) -> T:
+        try:
+            return method(*args)
+        except Exception as error:
+            raise BrokenStackError(f"block_allocator {type(self.stack).__name__}.{getattr(method, '__name__', method)} raised {error!r}") from error
 
     def audit(self) -> Iterator[str]:
         """Broken invariants, once no table is left."""

@@ -10,6 +10,7 @@ import logging
 
 from corekit.api import SchedulerPolicy, SupportsAccounting
 
+from .blocks import BrokenStackError
 from .request import Request
 from .step_plan import Step
 
@@ -33,6 +34,8 @@ class Planner:
         name = type(self.policy).__name__
         try:
             self.policy.plan(step)
+        except BrokenStackError:
+            raise  # it came through plan(), but it is not the policy's
         except Exception as error:
             self.report(f"scheduler policy {name} raised {error!r}; first come first served planned the rest of the step")
             self.fallback.plan(step)

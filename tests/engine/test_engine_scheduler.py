@@ -11,6 +11,7 @@ from prefix_layer import PrefixLayer
 from corekit.api import Reason, RequestState
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
+from corekit.engine.blocks import BrokenStackError
 
 
 class Scripted(Fcfs):
@@ -486,3 +487,15 @@ def test_a_refused_allocation_leaves_the_request_waiting() -> None:
         bare.step()
     stack.refuse = False
     bare.run()
+
+
+def test_a_stack_that_raises_is_named_and_not_the_policy(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(FreeList):
+        def take(self, count):
+            raise OSError("no memory")
+
+    bare = Bare(stack=Broken(32))
+    bare.add(3)
+    with caplog.at_level(logging.WARNING), pytest.raises(BrokenStackError, match=r"block_allocator Broken.take raised OSError\('no memory'\)"):
+        bare.step()
+    assert "policy" not in caplog.text
