@@ -75,13 +75,19 @@ class Door:
         max_tokens = self._max_tokens(params, num_prompt_tokens, field)
         if params.min_tokens > max_tokens:
             raise InvalidRequest(f"min_tokens must be at most {max_tokens}, which the context leaves, got {params.min_tokens}", field="min_tokens")
+        if params.min_tokens and sum(0 <= i < self._num_ids for i in self.end_ids(params)) == self._num_ids:
+            raise InvalidRequest(
+                f"min_tokens must be 0, got {params.min_tokens}: EOS and stop_token_ids are all {self._num_ids} ids of the vocabulary, "
+                "so nothing could be generated before one of them",
+                field="min_tokens",
+            )
         reason = self._refusal(num_prompt_tokens, params.n)
         if reason is not None:
             raise InvalidRequest(reason, field="n" if self._refusal(num_prompt_tokens, 1) is None else field)
         return max_tokens
 
     def end_ids(self, params: SamplingParams) -> tuple[int, ...]:
-        """Ids that end a sample."""
+        """Ids that end a sample, each once."""
         return tuple(dict.fromkeys(params.stop_token_ids + (() if params.ignore_eos else self._eos_token_ids)))
 
     def _encode(self, prompt: Prompt) -> Encoded:

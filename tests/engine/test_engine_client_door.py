@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from engine_stand_in import Alive, Bytes, StandIn, client_of
@@ -74,6 +75,18 @@ def test_max_tokens_is_what_was_asked_or_what_the_context_leaves(max_tokens, mad
 def test_min_tokens_beyond_what_the_context_leaves():
     error = refused(Prompt(token_ids=(65,) * 40), SamplingParams(max_tokens=None, min_tokens=11), model={"max_model_len": 50})
     assert (error.field, "at most 10" in str(error), "got 11" in str(error)) == ("min_tokens", True, True)
+
+
+def test_min_tokens_when_every_id_ends_a_sample():
+    every = SamplingParams(min_tokens=2, stop_token_ids=tuple(range(256)))
+    error = refused(params=every)  # the 257th is EOS
+    assert (error.field, "must be 0, got 2" in str(error), "all 257 ids" in str(error)) == ("min_tokens", True, True)
+    assert refused(params=replace(every, ignore_eos=True), model={"vocab_size": 256}).field == "min_tokens"
+    client = client_of(StandIn())
+    client.start()
+    for allowed in (replace(every, ignore_eos=True), replace(every, min_tokens=0), replace(every, stop_token_ids=every.stop_token_ids[1:])):
+        assert asyncio.run(ask(client, Prompt(token_ids=IDS), allowed))
+    client.close()
 
 
 def test_what_can_never_fit():
