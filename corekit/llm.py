@@ -70,14 +70,14 @@ class LLM:
         *,
         progress: bool = True,
     ) -> list[RequestOutput]:
-        """The whole answers, in the order of the prompts. Text, a `Prompt`, or a list of either or of lists of ids.
+        """The whole answers, in the order of the prompts. A prompt is text, a list of ids or a `Prompt`; give one or a list of them.
 
         params: one for all, or one for each. progress: a bar on standard error when it takes longer than a second.
         Raises the first error of any prompt, naming its index, when the other requests of this call have ended.
         """
-        several = [prompts] if isinstance(prompts, str | Prompt) else list(prompts)
+        several = [prompts] if isinstance(prompts, str | Prompt) or _are_ids(prompts) else list(prompts)
         asked = [_prompt(index, prompt) for index, prompt in enumerate(several)]
-        return self._answer(asked, _each(params or SamplingParams(), len(asked)), progress)
+        return self._answer(asked, _each(SamplingParams() if params is None else params, len(asked)), progress)
 
     def chat(
         self,
@@ -90,7 +90,7 @@ class LLM:
         one = not messages or isinstance(messages[0], Mapping)
         conversations: Any = [messages] if one else messages
         asked = [Prompt(messages=tuple(conversation)) for conversation in conversations]
-        return self._answer(asked, _each(params or SamplingParams(max_tokens=None), len(asked)), progress)
+        return self._answer(asked, _each(SamplingParams(max_tokens=None) if params is None else params, len(asked)), progress)
 
     def close(self) -> None:
         """End the engine; calls that still wait end with an error or with what there is. A second call does nothing."""
@@ -266,6 +266,11 @@ def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(name)
         merged[name] = _over(value, below if isinstance(below, Mapping) else {}) if isinstance(value, Mapping) else value
     return merged
+
+
+def _are_ids(prompts: Sequence[object]) -> bool:
+    """One prompt of ids, not a list of prompts. An empty list is one of no prompts."""
+    return bool(prompts) and all(isinstance(item, int) for item in prompts)
 
 
 def _prompt(index: int, prompt: object) -> Prompt:

@@ -66,7 +66,10 @@ def test_every_form_of_prompt(llm):
     mixed = llm.generate(["c", Prompt(text="d"), Prompt(token_ids=(101,)), [101]], GREEDY)
     assert texts(mixed) == ["alpha", "beta", "gamma", "gamma"]
     assert [output.prompt for output in mixed] == ["c", "d", None, None]
-    assert llm.generate([], GREEDY) == []
+    for ids in ([101], (101, 65)):
+        (one,) = llm.generate(ids, GREEDY)
+        assert (one.prompt, one.num_prompt_tokens, one.outputs[0].text) == (None, len(ids), "gamma")
+    assert llm.generate([], GREEDY) == llm.generate([], []) == []
 
 
 def test_params_for_each_prompt(llm):
@@ -76,6 +79,10 @@ def test_params_for_each_prompt(llm):
     assert [len(o.logprobs) for o in outputs[1].outputs] == [3, 3]
     with pytest.raises(InvalidRequest, match="each of the 2 prompts, got 1"):
         llm.generate(["c", "d"], [GREEDY])
+    with pytest.raises(InvalidRequest, match="each of the 1 prompts, got 0"):
+        llm.generate("c", [])
+    with pytest.raises(InvalidRequest, match="each of the 1 prompts, got 0"):
+        llm.chat([{"role": "c", "content": "hi"}], [])
 
 
 def test_chat_takes_one_conversation_or_many(llm):
