@@ -23,7 +23,10 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
         return Path(given)
     if (base := environ.get("XDG_CACHE_HOME")) and Path(base).is_absolute():
         return Path(base) / "corekit"
-    return Path("~/.cache/corekit").expanduser()
+    try:
+        return Path("~/.cache/corekit").expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"this user has no home folder to keep models in ({error}). Set COREKIT_CACHE to a folder that can be written.") from error
 
 
 def device(config: Config) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+from .cache import cache_folder
 from .errors import SourceError
 
 PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{0,126}))?")
@@ -15,24 +17,34 @@ def is_hub_id(source: str) -> bool:
     return PATTERN.fullmatch(source) is not None
 
 
-def fetch(source: str, *, cache_dir: Path) -> Path:
+def fetch(source: str, *, cache_dir: Path, progress: bool) -> Path:
     """The folder of a snapshot; without a network, the one that was fetched before."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
     found = PATTERN.fullmatch(source)
-    if found is None:
-        raise SourceError(f"{source!r}: not a hub id. One is written org/name or org/name@revision.")
+    if found is None or ".." in source:
+        raise SourceError(f"{source!r}: no such folder, and not a hub id. One is written org/name or org/name@revision.")
+    if progress:
+        from tqdm import tqdm
+
+        tqdm.write(f"corekit: there is no folder {source} here; asking the hub for a model of that name", file=sys.stderr)
     try:
-        return Path(snapshot_download(found[1], revision=found[2], cache_dir=cache_dir / "hub", allow_patterns=list(WANTED)))
+        with cache_folder(cache_dir, "hub") as folder:
+            return Path(snapshot_download(found[1], revision=found[2], cache_dir=folder, allow_patterns=list(WANTED)))
+    except HFValidationError as error:
+        raise SourceError(
+            f"{source}: no such folder; looked for a hub model of that name, and no id has that form: {error}. Check the spelling of the path or id."
+        ) from error
     except GatedRepoError as error:
         raise SourceError(f"{source}: the hub wants a login with access to this model. Accept its terms on the hub and log in with `hf auth login`.") from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise SourceError(
-            f"{source}: the hub knows no such model or revision, or it is private, and there is no folder of that name here. Check the spelling."
+            f"{source}: no such folder; looked for a hub model of that name, and the hub knows no such model or revision, or it is private. Check the spelling."
         ) from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise SourceError(
-            f"{source}: the hub cannot be reached, nothing was fetched before, and there is no folder of that name here ({type(error).__name__}). "
+            f"{source}: no such folder; looked for a hub model of that name, but the hub cannot be reached and nothing was fetched before "
+            f"({type(error).__name__}). "
             "Likely no network. Fetch the model's folder where there is one, and name that folder as the source."
         ) from error

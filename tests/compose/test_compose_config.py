@@ -10,6 +10,7 @@ import tomli
 from corekit.compose.config import Config, load
 from corekit.compose.errors import ConfigError
 from corekit.compose.show import show
+from corekit.compose.surroundings import cache_dir
 from corekit.compose.tables import Tables
 from corekit.weights import DEMO_SOURCE
 
@@ -222,3 +223,14 @@ def test_what_show_prints_is_the_same_configuration(tmp_path: Path) -> None:
 def test_show_of_no_frontends_is_no_frontends() -> None:
     config = load(given={"frontend": []})
     assert Config.model_validate(tomli.loads("\n".join(show(config)))).frontend == ()
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_dir({"COREKIT_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
+    assert cache_dir({"XDG_CACHE_HOME": "/b"}) == Path("/b/corekit")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_dir({"XDG_CACHE_HOME": "not absolute"}) == Path("/c/.cache/corekit")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # as in a container that runs under a number without a name
+    with pytest.raises(ConfigError, match=r"no home folder.*COREKIT_CACHE"):
+        cache_dir({})

