@@ -1,7 +1,8 @@
-"""HTTP/1.1 as uvicorn reads it, with two additions: JSON errors for what is not HTTP, and a limit on the head of a request."""
+"""HTTP/1.1 as uvicorn reads it, with JSON errors for what is not HTTP, a limit on heads, and no upgrades. Knows nothing of what is asked."""
 
 from __future__ import annotations
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -27,13 +28,38 @@ class JsonErrorProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._moved = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except HttpParserError:
+            self.send_400_response("")
         self._num_stuck_bytes = 0 if self._moved else self._num_stuck_bytes + len(data)
         if self._num_stuck_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(ApiError(431, f"The head or the trailers of the request are larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
         self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
         if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
             self.flow.resume_reading()  # a connection that is not read from does not show that its client left
+
+    def _parse(self, data: bytes) -> None:
+        """Feeds the parser, which ends a message without its body where the client offers an upgrade: its head is read again without the offer."""
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except HttpParserUpgrade as offer:
+                if not self._offered():
+                    return
+                rest = rest[offer.args[0] :]
+                method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+                lines = [b"%b %b HTTP/%b" % (method, self.url, version), *(b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")]
+                self.parser = HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
+
+    def _offered(self) -> bool:
+        """Whether this message offers an upgrade. A tunnel is none: its target is no path, and is refused as such."""
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._running is not None and not self._running.response_complete:
@@ -56,7 +82,8 @@ class JsonErrorProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._moved = True
-        super().on_headers_complete()
+        if not self._offered():
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._moved = True
@@ -64,7 +91,8 @@ class JsonErrorProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._moved = True
-        super().on_message_complete()
+        if not self._offered():
+            super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, "This is not a valid HTTP request.", code="invalid_http"))

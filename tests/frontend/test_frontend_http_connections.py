@@ -45,15 +45,12 @@ def post(*lines: str, **fields: Any) -> bytes:
 
 def answer(connection: socket.socket) -> tuple[int, bytes]:
     """Status and body of one answer with a length."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += (piece := connection.recv(65536))
-        assert piece, data
-    lines, _, content = data.partition(b"\r\n\r\n")
+    lines = b""
+    while not lines.endswith(b"\r\n\r\n"):  # not a byte more: another answer may follow
+        lines += (piece := connection.recv(1))
+        assert piece, lines
     length = next(int(line.split(b":")[1]) for line in lines.lower().split(b"\r\n") if line.startswith(b"content-length"))
-    while len(content) < length:
-        content += (piece := connection.recv(65536))
-        assert piece
+    content = connection.recv(length, socket.MSG_WAITALL)
     assert len(content) == length
     return int(lines.split(b" ")[1]), content
 
@@ -142,3 +139,42 @@ def test_bad_bytes_behind_a_stream_are_not_answered_inside_it() -> None:
         rest = b"".join(iter(lambda: connection.recv(65536), b""))
         assert b"HTTP/1.1" not in rest
         assert eventually(lambda: not client.alive)
+
+
+UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
+
+
+@pytest.mark.parametrize("offer", [UPGRADE, ("connection: upgrade", "upgrade: websocket", "sec-websocket-key: x")])
+def test_an_offered_upgrade_is_ignored(offer: tuple[str, ...]) -> None:
+    client = PlainClient()
+    with Live(client) as live, connected(live) as connection:
+        whole = post(*offer, user="u" * 1000)
+        length = len(payload(user="u" * 1000))
+        for cut in (1, 40, len(whole) - length - 1, len(whole) - length, len(whole) - length + 1, len(whole) - 1, len(whole)):
+            for piece in (whole[:cut], whole[cut:]):
+                connection.sendall(piece)
+                time.sleep(0.02)
+            assert answer(connection)[0] == 200, cut
+        lines = "\r\n".join(offer).encode() + b"\r\n\r\n"
+        chunked = CHUNKED.removesuffix(b"\r\n") + lines + b"%x\r\n%b\r\n0\r\n\r\n" % (length, payload(user="u" * 1000))
+        get = b"GET /health HTTP/1.1\r\nhost: x\r\n" + lines
+        connection.sendall(chunked + get + whole + get)
+        assert [answer(connection)[0] for _ in range(4)] == [200] * 4
+    assert len(client.seen) == 9
+
+
+@pytest.mark.parametrize("framing", ["content-length: 5\r\ncontent-length: 6", "transfer-encoding: chunked\r\ncontent-length: 5", "transfer-encoding: x"])
+def test_an_upgrade_hides_no_wrong_framing(framing: str) -> None:
+    for offer in ("", "connection: upgrade\r\nupgrade: h2c\r\n"):
+        with Live(PlainClient()) as live, connected(live) as connection:
+            connection.sendall(f"POST {TEXT} HTTP/1.1\r\nhost: x\r\n{offer}{framing}\r\n\r\n".encode())
+            assert answer(connection)[0] == 400
+            assert connection.recv(1) == b""
+
+
+def test_a_tunnel_is_refused() -> None:
+    for target in ("example.org:80", "[::1]:80", "1.2.3.4:80"):
+        with Live(PlainClient()) as live, connected(live) as connection:
+            connection.sendall(f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n".encode() + post())
+            assert answer(connection)[0] == 400
+            assert connection.recv(1) == b""
