@@ -47,20 +47,20 @@ def run(
 ) -> None:
     """Answer PROMPT with a chat model, printing the answer as it comes. `-` reads the prompt from standard input."""
     set_up(log_level)
-    from corekit.api import Prompt, SamplingParams
-    from corekit.compose.assemble import finish
-    from corekit.compose.composition import compose
-
     if raw and system is not None:
         fail("--system needs a chat template, which --raw leaves out", USAGE)
-    text = sys.stdin.read() if prompt == "-" else prompt
-    roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
-    messages = tuple({"role": role, "content": content} for role, content in roles)
-    with failing(USAGE, debug=debug):
-        asked = Prompt(text=text) if raw else Prompt(messages=messages, template={"add_generation_prompt": True})
-        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     try:
         with stopping():
+            text = _standard_input() if prompt == "-" else prompt
+            from corekit.api import Prompt, SamplingParams
+            from corekit.compose.assemble import finish
+            from corekit.compose.composition import compose
+
+            roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
+            messages = tuple({"role": role, "content": content} for role, content in roles)
+            with failing(USAGE, debug=debug):
+                asked = Prompt(text=text) if raw else Prompt(messages=messages, template={"add_generation_prompt": True})
+                params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
             with failing(CONFIG, debug=debug):
                 composition = compose(read_config(source, overrides, file=file), given={"frontend": ()}, clock=time.monotonic)
             if not raw and not composition.tokenizer.has_chat_template:
@@ -71,6 +71,15 @@ def run(
                 run_until_signal(_answer(assembly, asked, params))
     except Stopped as stopped:
         raise click.exceptions.Exit(stopped.code) from None
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        fail(f"-: standard input is not UTF-8 text ({error.reason} at byte {error.start}). Convert it, or give the prompt as an argument.", USAGE)
+    except (OSError, ValueError, AttributeError) as error:  # closed, or none at all
+        fail(f"-: standard input cannot be read: {error}. Give the prompt as an argument.", USAGE)
 
 
 async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_process import SCRIPTED, Running, environment, running, write
+from cli_process import MAIN, SCRIPTED, Running, environment, running, write
 from click.testing import CliRunner, Result
 
 from corekit.cli import main
@@ -80,6 +82,39 @@ def test_a_model_that_is_not_there_is_exit_code_4(tmp_path: Path, invoke: Invoke
 def test_run_prints_the_answer(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("run", "hello", "--config", write(tmp_path), "--raw", "--max-tokens", "11")
     assert (done.exit_code, done.stdout) == (0, "This answer\n")
+
+
+@pytest.mark.parametrize("prompt", [b"hello", "Gr\u00fc\u00dfe \U0001f600".encode()])
+def test_run_reads_standard_input(tmp_path: Path, prompt: bytes) -> None:
+    done = CliRunner().invoke(main, ["run", "-", "--config", write(tmp_path), "--raw", "--max-tokens", "11"], input=prompt)
+    assert (done.exit_code, done.stdout) == (0, "This answer\n")
+
+
+def test_standard_input_that_is_not_text(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["run", "-", "--config", write(tmp_path), "--raw"], input=b"ab\xff")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "standard input is not UTF-8 text (invalid start byte at byte 2)" in done.stderr
+    command = [*MAIN, "run", "-", "--config", write(tmp_path), "--raw"]
+    closed = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *command], capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert closed.returncode == 2
+    assert "standard input cannot be read" in closed.stderr
+    assert "Traceback" not in closed.stderr
+
+
+def test_a_signal_while_standard_input_is_awaited(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    try:
+        command = [*MAIN, "run", "-", "--config", write(tmp_path), "--raw"]
+        with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+            os.write(writing, b"the beginning of a prompt")
+            while select.select([reading], [], [], 0)[0] and process.poll() is None:  # until it has read that
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+            assert (process.returncode, said) == (130, "")
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_run_refuses_what_does_not_go_together(tmp_path: Path, invoke: Invoke) -> None:
