@@ -64,7 +64,7 @@ def check_fits(client: EngineClient, workload: Workload) -> None:
             if len(ids) + request.num_output_tokens > max_model_len:
                 raise BenchUsage(
                     f"{place}: needs {len(ids)} + {request.num_output_tokens} positions, the context has {max_model_len}. "
-                    "Raise model.max_model_len, or take a smaller workload."
+                    "Raise model.max_model_len or block_allocator.num_blocks, or take a smaller workload."
                 )
 
 

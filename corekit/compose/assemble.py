@@ -168,7 +168,7 @@ def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
         name=name,
         aliases=(source,) if source not in (name, "none") else (),
         source=source,
-        max_model_len=context.max_model_len,
+        max_model_len=pool.largest_context,  # what is promised must fit
         vocab_size=composition.spec.vocab_size,
         supports_logprobs=isinstance(composition.sampler, SupportsLogprobs),
         created=int(time.time()),

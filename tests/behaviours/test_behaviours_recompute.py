@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from functools import lru_cache
 
 import pytest
-from behaviours_rig import EXECUTORS, Answer, Gated, Job, ask, engine, greedy, run, run_gated, until
+from behaviours_rig import EXECUTORS, Answer, Gated, Job, ask, build, engine, greedy, run, run_gated, until
 
 from corekit.api import AllocatorStats, BlockKey, Blocks, InvalidRequest, PrefixMatch, PrefixQuery, Reason, SamplingParams
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
+from corekit.engine.request import NewRequest
 
 MAX_TOKENS = 14
 
@@ -178,7 +180,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers_while_a_small_one_answer
         async def body() -> Answer:
             small = asyncio.create_task(ask(assembly, Job("small", params(max_tokens=60))))
             await until(lambda: assembly.client.stats().num_running)
-            with pytest.raises(InvalidRequest, match=r"200 tokens.* need 13 KV blocks of 16.* has 8 \(128 tokens\)") as refused:
+            with pytest.raises(InvalidRequest, match=r"is 128 tokens, but 214 were requested: 200 in the prompt") as refused:
                 await ask(assembly, Job("x" * 200, params()))
             assert refused.value.field == "prompt"
             assert not small.done()
@@ -189,17 +191,43 @@ def test_what_can_never_fit_is_refused_with_the_numbers_while_a_small_one_answer
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("n", [1, 3])
-def test_100_and_100_tokens_outgrow_the_pool_and_end_with_length(executor: str, n: int, caplog: pytest.LogCaptureFixture) -> None:
-    """128 positions: the prompt and 29 tokens, of which the last is never computed. Two such requests do not chase each other."""
-    caplog.set_level(logging.WARNING)
+def test_what_would_outgrow_the_pool_is_refused_and_what_fills_it_is_answered(executor: str, n: int) -> None:
+    """128 positions. Two requests that need them all do not chase each other."""
     with engine(executor, blocks=8, block_size=16, max_model_len=1024, budget=64) as assembly:
-        jobs = [Job("x" * 100, params(max_tokens=100, n=n)), Job("small", params(max_tokens=20)), Job("y" * 100, params(max_tokens=100))]
+        assert assembly.client.model.max_model_len == 128
+        with pytest.raises(InvalidRequest, match=r"is 128 tokens, but 200 were requested: 100 in the prompt and 100") as refused:
+            run(assembly, [Job("x" * 100, params(max_tokens=100, n=n))])
+        assert refused.value.field == "max_tokens"
+        jobs = [Job("x" * 100, params(max_tokens=28, n=n)), Job("small", params(max_tokens=20)), Job("y" * 100, params(max_tokens=None))]
         big, small, other = run(assembly, jobs)
         assert small[0].ids == greedy("small", 20)
         for answer, prompt in ((big[0], "x" * 100), (big[-1], "x" * 100), (other[0], "y" * 100)):
-            assert (answer.reason, answer.ids) == ("length", greedy(prompt, 29))
+            assert (answer.reason, answer.ids) == ("length", greedy(prompt, 28))
         assert assembly.client.stats().num_preemptions < 50
-    assert len({record.message for record in caplog.records if "alone it outgrew the KV pool of 128 tokens" in record.message}) == 2
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_who_asks_the_engine_itself_for_more_than_the_pool_gets_what_it_holds(executor: str, n: int, caplog: pytest.LogCaptureFixture) -> None:
+    """100 + 100 tokens: the prompt and 29, of which the last is never computed."""
+    caplog.set_level(logging.WARNING)
+    assembly = build(executor, blocks=8, block_size=16, max_model_len=1024, budget=64)  # its client is not started: this thread steps
+    got: dict[tuple[str, int], list[int]] = defaultdict(list)
+    reasons = []
+    for name in "xy":
+        ids = (ord(name),) * 100
+        asked = SamplingParams(temperature=0, max_tokens=100, n=n)
+        assembly.engine.submit(NewRequest(request_id=name, token_ids=ids, params=asked, max_tokens=100, seed=0, end_ids=(), arrival_time=0.0))
+    while not assembly.engine.idle:
+        for delta in assembly.engine.step():
+            got[delta.request_id, delta.sample] += delta.token_ids
+            reasons += [delta.finish_reason] * (delta.finish_reason is not None)
+    assert reasons == ["length"] * 2 * n
+    assert got == {(name, sample): greedy(name * 100, 29) for name in "xy" for sample in range(n)}
+    assert assembly.client.stats().num_preemptions < 50
+    assert assembly.engine.audit() == []
+    assert "alone it outgrew the KV pool of 128 tokens" in caplog.text
+    assembly.close()
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

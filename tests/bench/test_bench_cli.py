@@ -182,7 +182,7 @@ def test_what_cannot_be_measured(args: list[str], code: int, says: str) -> None:
 
 def test_a_workload_that_does_not_fit_is_refused_before_it_runs(workload: Path, tmp_path: Path) -> None:
     result = invoked("throughput", *FINGERPRINT, "--workload", workload, "--name", "vast", code=2)
-    assert "vast.reps[0][0]: needs 5 + 5000 positions, the context has 4096" in result.stderr
+    assert "vast.reps[0][0]: needs 5 + 5000 positions, the context has 1024" in result.stderr
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"W2": {"reps": [[{"ids": [1, 70000], "out": 2}]]}}))
     result = invoked("throughput", *FINGERPRINT, "--workload", other, code=2)

@@ -123,6 +123,15 @@ def test_two_engines_with_different_plugins_in_one_process(install: Install, exp
     assert mine != expected
 
 
+def test_the_context_that_is_promised_is_what_the_pool_holds() -> None:
+    for num_blocks, promised in ((31, 248), (32, 256), (40, 256)):
+        with assemble(tables(block_allocator={"num_blocks": num_blocks}), environ={}) as assembly:
+            model = assembly.client.model
+            assert (model.max_model_len, assembly.pool.largest_context) == (promised, promised)
+            assert model.aliases == ()
+            assert len(asyncio.run(ask(assembly, "x", SamplingParams(max_tokens=None, ignore_eos=True)))) == promised - 1
+
+
 def test_ids_that_end_an_answer_are_those_of_the_tokenizer_and_of_the_model() -> None:
     """The script goes on with its own end, which the tokenizer does not know, and never comes to the tokenizer's."""
     mine = tables(model={"use": "scripted", "options": {"scripts": [[5, 6]], "eos_token_id": 7}})

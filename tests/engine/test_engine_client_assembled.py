@@ -170,10 +170,12 @@ def test_one_id_twice_and_again_right_after_an_abort(executor):
 @BOTH
 def test_a_request_that_can_never_fit_stops_nobody(executor):
     async def body(client):
-        with pytest.raises(InvalidRequest, match="8"):
-            await listen(client, "y" * 40, max_tokens=2)
-        outgrown = await listen(client, "y" * 20, max_tokens=60, ignore_eos=True)
-        assert (ends(outgrown), 12 <= len(ids(outgrown)) < 60) == ({0: "length"}, True)
+        for size, max_tokens in ((40, 2), (20, 13)):
+            with pytest.raises(InvalidRequest, match="is 32 tokens"):
+                await listen(client, "y" * size, max_tokens=max_tokens)
+        for max_tokens in (12, None):
+            full = await listen(client, "y" * 20, max_tokens=max_tokens, ignore_eos=True)
+            assert (ends(full), len(ids(full))) == ({0: "length"}, 12)
 
     run(executor, body, blocks=8, scripts=[tuple(b"abc")])
 
