@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corekit.api import API_VERSION, SLOTS, BuildContext, Provider
+from corekit.weights.errors import SourceError
 
 from .discovery import Discovery, Plugin
 from .errors import ConfigError, listed, near
 
 OWN = "corekit"
 """The distribution of the built-in and bundled parts."""
+INSTALL = (
+    " Install the distribution that has it (corekit itself for corekit's own parts: from a mere source tree they are unknown), "
+    'or name its module, as in [plugins] import = ["corekit_openai_http"].'
+)
 ACCEPTED = (API_VERSION, API_VERSION - 1)
 
 
@@ -63,7 +68,9 @@ class Catalog:
         if len(found) > 1:
             raise ConfigError(f"{where} = {name!r}: {len(found)} distributions have a provider of that name. Say which: {listed(c.full_name for c in found)}")
         if not found:
-            raise ConfigError(f"{where} = {name!r}: no such provider.{near(name, self.names(slot))} Available: {listed(self.names(slot))}.{self._failed()}")
+            names = self.names(slot)
+            advice = near(name, names) or INSTALL
+            raise ConfigError(f"{where} = {name!r}: no such provider.{advice} Available: {listed(names)}.{self._failed()}")
         if found[0].refused:
             raise ConfigError(f"{where} = {name!r}: {found[0].refused}")
         return found[0]
@@ -102,8 +109,10 @@ def build_catalog(discovery: Discovery, given: Iterable[Candidate] = ()) -> Cata
 
 
 def refusals(candidate: Candidate, context: BuildContext) -> list[str]:
-    """Why a provider cannot run in this context. One that cannot even say so is not used either."""
+    """Why a provider cannot run in this context. One that cannot even say so is not used either; a damaged model is no reason to pass one over."""
     try:
         return list(candidate.provider.refuse(context))
+    except SourceError:
+        raise
     except Exception as error:
         return [f"refuse() raised {type(error).__name__}: {error}"]

@@ -11,6 +11,7 @@ from corekit.api import API_VERSION, BuildContext, Provider
 from corekit.compose.catalog import Candidate, Catalog, build_catalog
 from corekit.compose.discovery import Discovery, Failure, Plugin, discover
 from corekit.compose.errors import ConfigError
+from corekit.weights import SourceError
 
 
 def catalog(*providers: Provider[Any], failures: tuple[Failure, ...] = (), distributions: tuple[str, ...] = ()) -> Catalog:
@@ -37,6 +38,14 @@ def test_an_unknown_name_says_what_there_is_and_what_failed() -> None:
     text = str(caught.value)
     assert text.startswith("f.toml: [sampler] use = 'troch': no such provider. Did you mean 'torch'? Available: numpy, torch.")
     assert "corekit-fast 3 (plugin 'fast', module fast): ImportError: no CUDA" in text
+
+
+def test_a_name_that_resembles_none_comes_with_the_next_step() -> None:
+    with pytest.raises(ConfigError) as caught:
+        catalog().find("sampler", "openai-http", "[frontend.0] use")
+    text = str(caught.value)
+    assert text.startswith("[frontend.0] use = 'openai-http': no such provider. Install the distribution that has it (corekit itself for corekit's own parts")
+    assert text.endswith('[plugins] import = ["corekit_openai_http"]. Available: none.')
 
 
 def test_two_of_one_name_need_the_distribution() -> None:
@@ -87,3 +96,13 @@ def test_a_refuse_that_raises_is_a_refusal() -> None:
     best, why = catalog(provider("odd", rank=9, refuse=raising), provider("good")).best("sampler", BuildContext(), "use")
     assert best.name == "good"
     assert "refuse() raised KeyError" in why
+
+
+def test_a_damaged_model_is_no_reason_to_pass_a_part_over() -> None:
+    """Else a model with a broken vocabulary would quietly be served with a tokenizer that has nothing to do with it."""
+
+    def raising(context: BuildContext) -> list[str]:
+        raise SourceError("m.gguf: the vocabulary is damaged")
+
+    with pytest.raises(SourceError, match="vocabulary is damaged"):
+        catalog(provider("hf", rank=9, refuse=raising), provider("bytes")).best("sampler", BuildContext(), "use")
