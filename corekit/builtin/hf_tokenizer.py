@@ -12,11 +12,19 @@ from typing import Any
 
 from tokenizers import Tokenizer as Encoder
 
-from corekit.api import ChatPrompt, InvalidRequest, TokenDecoder, WeightSource
+from corekit.api import ChatPrompt, CorekitError, InvalidRequest, TokenDecoder, WeightSource
 
 from .chat_template import AddedToken, ChatTemplate
 from .text_decoder import Lead, Utf8Decoder
 from .token_bytes import decoding_rule
+
+MAX_ID = (1 << 22) - 1
+"""The largest vocabularies have a quarter of a million tokens; a table of bytes by id is made, so that one huge id would fill the memory."""
+FETCH_AGAIN = "Likely a damaged or partial download; fetch the file again"
+
+
+class TokenizerError(CorekitError, ValueError):
+    """A file of the tokenizer cannot be used; the message names it."""
 
 
 class HfTokenizer:
@@ -25,15 +33,21 @@ class HfTokenizer:
     def __init__(self, source: WeightSource, eos_token_ids: Sequence[int] = ()) -> None:
         files = source.tokenizer_files()
         if "tokenizer.json" not in files:
-            raise ValueError(
+            raise TokenizerError(
                 f"{source.name} has no tokenizer.json (it has {', '.join(sorted(files)) or 'no tokenizer files'}); this tokenizer reads nothing else"
             )
-        self._document: dict[str, Any] = json.loads(files["tokenizer.json"])
-        settings = _json(files, "special_tokens_map.json") | _json(files, "tokenizer_config.json")
+        self._where = source.name
+        self._document = self._json(files, "tokenizer.json")
+        settings = self._json(files, "special_tokens_map.json") | self._json(files, "tokenizer_config.json")
         self._encoder = _encoder(self._document, source.name)
         vocabulary = self._encoder.get_vocab()
+        if (index := max(vocabulary.values(), default=0)) > MAX_ID:
+            raise TokenizerError(f"{source.name}: tokenizer.json has a token with the id {index}, at most {MAX_ID} is accepted. {FETCH_AGAIN}.")
         self._special_ids = frozenset(index for index, token in self._encoder.get_added_tokens_decoder().items() if token.special)
-        to_bytes, self._lead = decoding_rule(self._document.get("decoder"))
+        try:
+            to_bytes, self._lead = decoding_rule(self._document.get("decoder"))
+        except ValueError as fault:
+            raise TokenizerError(f"{source.name}: {fault}") from fault
         self._bytes = _by_id(vocabulary, to_bytes)
         self._visible_bytes = [b"" if index in self._special_ids else piece for index, piece in enumerate(self._bytes)]
         names = {key: text for key, value in settings.items() if key.endswith("_token") and (text := _token_text(value)) is not None}
@@ -43,7 +57,8 @@ class HfTokenizer:
         self._plain_lock = Lock()
 
     def _read_template(self, files: Mapping[str, bytes], settings: Mapping[str, Any], names: Mapping[str, str]) -> ChatTemplate | None:
-        text = files["chat_template.jinja"].decode() if "chat_template.jinja" in files else settings.get("chat_template")
+        name = "chat_template.jinja" if "chat_template.jinja" in files else "tokenizer_config.json"
+        text = self._text(files, name) if name == "chat_template.jinja" else settings.get("chat_template")
         if isinstance(text, list):  # several by name; the one for ordinary conversations
             text = next((entry.get("template") for entry in text if isinstance(entry, dict) and entry.get("name") == "default"), None)
         if not isinstance(text, str):
@@ -52,7 +67,29 @@ class HfTokenizer:
             AddedToken(text=token.content, special=token.special, lstrip=token.lstrip, rstrip=token.rstrip)
             for token in self._encoder.get_added_tokens_decoder().values()
         ]
-        return ChatTemplate(text, added=added, names=names)
+        try:
+            return ChatTemplate(text, added=added, names=names)
+        except Exception as fault:  # a template is a program; it can be wrong in any way
+            line = f" (line {fault.lineno})" if hasattr(fault, "lineno") else ""
+            raise TokenizerError(
+                f"{self._where}: the chat template in {name} cannot be read: {fault}{line}. "
+                "Likely a damaged file, or one written for a newer version of transformers; fetch it again, or correct it"
+            ) from fault
+
+    def _text(self, files: Mapping[str, bytes], name: str) -> str:
+        try:
+            return files[name].decode()
+        except UnicodeDecodeError as fault:
+            raise TokenizerError(f"{self._where}: {name} is not UTF-8 text ({fault.reason} at byte {fault.start}). {FETCH_AGAIN}.") from fault
+
+    def _json(self, files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+        try:
+            content = json.loads(self._text(files, name)) if name in files else {}
+        except (json.JSONDecodeError, RecursionError) as fault:
+            raise TokenizerError(f"{self._where}: {name} is not JSON: {fault}. {FETCH_AGAIN}.") from fault
+        if not isinstance(content, dict):
+            raise TokenizerError(f"{self._where}: {name} is not a JSON object. {FETCH_AGAIN}.")
+        return content
 
     @property
     def vocab_size(self) -> int:
@@ -105,7 +142,9 @@ def _encoder(document: Mapping[str, Any], where: str) -> Any:
     try:
         encoder = Encoder.from_str(json.dumps(document))
     except Exception as fault:  # tokenizers raises bare Exception for every fault of the file
-        raise ValueError(f"{where}: tokenizer.json cannot be read: {fault}. Likely a damaged file, or one written for a newer version of tokenizers") from fault
+        raise TokenizerError(
+            f"{where}: tokenizer.json cannot be read: {fault}. Likely a damaged file, or one written for a newer version of tokenizers; fetch it again"
+        ) from fault
     encoder.no_truncation()
     encoder.no_padding()
     return encoder
@@ -150,8 +189,3 @@ def _without_first_space(rule: Any) -> Any:
 def _token_text(value: Any) -> str | None:
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None
-
-
-def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    content = json.loads(files.get(name, b"{}"))
-    return content if isinstance(content, dict) else {}

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from corekit.api import CorekitError, InvalidRequest
-from corekit.compose.errors import BindError, ConfigError
+from corekit.compose.errors import BindError, ConfigError, ModelError
 from corekit.weights.errors import SourceError
 
 FAILED, USAGE, CONFIG, LOAD, ADDRESS = 1, 2, 3, 4, 5
@@ -36,7 +36,7 @@ def failing(code: int, *, debug: bool) -> Iterator[None]:
 
 
 def _code(error: Exception, code: int) -> int:
-    for kind, own in ((ConfigError, CONFIG), (SourceError, LOAD), (BindError, ADDRESS), (InvalidRequest, USAGE)):
+    for kind, own in ((ConfigError, CONFIG), (SourceError, LOAD), (ModelError, LOAD), (BindError, ADDRESS), (InvalidRequest, USAGE)):
         if isinstance(error, kind):
             return own
     return code

@@ -16,6 +16,10 @@ class ConfigError(CorekitError):
         super().__init__("\n".join(self.problems))
 
 
+class ModelError(CorekitError):
+    """The files of a model, its tokenizer's among them, cannot be used."""
+
+
 class BindError(CorekitError):
     """A frontend cannot have its address."""
 

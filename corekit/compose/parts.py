@@ -10,17 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from corekit.api import API_VERSION, SLOTS, BuildContext, Provider
+from corekit.api import API_VERSION, SLOTS, BuildContext, CorekitError, Provider
+from corekit.weights.errors import SourceError
 
 from .catalog import OWN, Candidate, Catalog, refusals
 from .config import Config
 from .contract import check_component
 from .discovery import Plugin
-from .errors import ConfigError, near
+from .errors import ConfigError, ModelError, near
 from .options import read_options
 from .tables import ListedChoice
 
 PYTHON = Plugin(distribution="(python)", version="", entry="argument", module="")
+OF_THE_MODEL = ("model", "tokenizer")
+"""What they raise on purpose when they are built is about the model's files: their options were checked before."""
 DEFAULT_STACK = ("cpu-swap", "lru-prefix", "free-list")
 
 
@@ -66,7 +69,12 @@ class Part:
     def build(self, context: BuildContext) -> Any:
         """The component, its signatures checked. What the provider raises keeps its traceback and gains a note."""
         with self.named("built"):
-            component = self.candidate.provider.build(context, self.options)
+            try:
+                component = self.candidate.provider.build(context, self.options)
+            except CorekitError as error:
+                if self.slot not in OF_THE_MODEL or isinstance(error, ConfigError | SourceError):
+                    raise
+                raise ModelError(str(error)) from error
         check_component(self.candidate, component, self.place)
         return component
 

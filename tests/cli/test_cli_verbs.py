@@ -79,6 +79,46 @@ def test_a_model_that_is_not_there_is_exit_code_4(tmp_path: Path, invoke: Invoke
     assert "Traceback" not in done.stderr
 
 
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 16,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"{"),
+        ("tokenizer.json", b"{"),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer_config.json", b"\xff"),
+        ("tokenizer_config.json", b'{"chat_template": "{% for %}"}'),
+        ("chat_template.jinja", b"{% for %}"),
+    ],
+)
+def test_a_damaged_model_is_exit_code_4(tmp_path: Path, invoke: Invoke, name: str, content: bytes) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": [], "decoder": level}))
+    assert invoke("check", str(tmp_path), "--set", "frontend=[]").exit_code == 0
+    (tmp_path / name).write_bytes(content)
+    done = invoke("check", str(tmp_path), "--set", "frontend=[]")
+    assert done.exit_code == 4, done.stderr
+    assert name in done.stderr
+    assert str(tmp_path) in done.stderr
+    assert "damaged" in done.stderr or "broken download" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_run_prints_the_answer(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("run", "hello", "--config", write(tmp_path), "--raw", "--max-tokens", "11")
     assert (done.exit_code, done.stdout) == (0, "This answer\n")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_sources import Files, streamed
 
-from corekit.api import InvalidRequest, WeightSource
+from corekit.api import CorekitError, InvalidRequest, WeightSource
 from corekit.builtin.bytes_tokenizer import BytesTokenizer
 from corekit.builtin.chat_template import AddedToken, ChatTemplate
 from corekit.builtin.hf_tokenizer import HfTokenizer
@@ -231,10 +231,10 @@ def test_sandbox() -> None:
 
 
 def test_a_template_with_a_syntax_error_is_refused_at_the_start() -> None:
-    from jinja2 import TemplateSyntaxError
-
-    with pytest.raises(TemplateSyntaxError):
+    with pytest.raises(CorekitError, match=r"test: the chat template in tokenizer_config.json cannot be read: .* \(line 1\).*fetch it again"):
         tokenizer("{% for %}", BOS_EOS)
+    with pytest.raises(CorekitError, match=r"test: the chat template in chat_template.jinja cannot be read"):
+        tokenizer("fine", BOS_EOS, extra={"chat_template.jinja": b"{{ messages | no_such_filter }}"})
 
 
 def test_where_templates_live() -> None:
@@ -254,12 +254,30 @@ def test_eos_ids_from_everywhere() -> None:
 
 
 def test_files_that_are_no_tokenizer() -> None:
-    with pytest.raises(ValueError, match=r"no tokenizer.json"):
+    with pytest.raises(CorekitError, match=r"no tokenizer.json"):
         HfTokenizer(Files(None))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"cannot be read"):
+    with pytest.raises(CorekitError, match=r"cannot be read"):
         HfTokenizer(Files({"model": {"type": "BPE"}}))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"WordPiece, which is not supported"):
+    with pytest.raises(CorekitError, match=r"test: tokenizer.json decodes by WordPiece, which is not supported"):
         HfTokenizer(Files(document(BOS_EOS) | {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"])
+@pytest.mark.parametrize(("content", "said"), [(b"{", "not JSON"), (b"\xff{}", "not UTF-8"), (b"[]", "not a JSON object"), (b"[" * 100_000, "not JSON")])
+def test_damaged_files_are_named_with_cause_and_next_step(name: str, content: bytes, said: str) -> None:
+    if name == "chat_template.jinja" and said != "not UTF-8":
+        assert tokenizer("x", BOS_EOS, extra={name: content}).has_chat_template, "any text is a template"
+        return
+    with pytest.raises(CorekitError, match=rf"^test: {name} is {said}.*damaged or partial download; fetch the file again"):
+        tokenizer("x", BOS_EOS, extra={name: content})
+
+
+@pytest.mark.parametrize("index", [1 << 22, 300_000_000, (1 << 32) - 1])
+def test_a_huge_id_is_refused_before_it_fills_the_memory(index: int) -> None:
+    hostile = document(BOS_EOS)
+    hostile["model"] = hostile["model"] | {"vocab": VOCABULARY | {"zzz": index}}
+    with pytest.raises(CorekitError, match=rf"test: tokenizer.json has a token with the id {index}, at most 4194303"):
+        HfTokenizer(Files(hostile))  # type: ignore[arg-type]
 
 
 def test_many_control_tokens_and_a_long_text() -> None:
