@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
@@ -18,8 +19,6 @@ from .options import HttpOptions
 from .protocol import JsonErrorProtocol
 
 _BACKLOG = 2048
-_IDLE_SECONDS = 75
-"""A connection without a request is closed after this time."""
 
 
 class _Server(uvicorn.Server):
@@ -96,7 +95,7 @@ class OpenAiHttp:
     def _config(self, app: object) -> uvicorn.Config:
         return uvicorn.Config(
             app,  # type: ignore[arg-type]
-            http=JsonErrorProtocol,
+            http=partial(JsonErrorProtocol, options=self._options),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -104,7 +103,6 @@ class OpenAiHttp:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )

@@ -32,6 +32,12 @@ class HttpOptions:
     """A comment is sent on a stream that was silent so long; 0: never."""
     body_seconds: float = 60.0
     """Longest time that the body of a request may take to arrive."""
+    idle_seconds: float = 75.0
+    """A connection is closed when no request begins for so long."""
+    head_seconds: float = 20.0
+    """Longest time that the head of a request may take to arrive, from its first byte."""
+    refused_body_seconds: float = 5.0
+    """How long the rest of a body is still read after its request was refused."""
     shutdown_seconds: float = 5.0
     """How long requests in flight may go on after the server was told to stop."""
     log_requests: bool = False
@@ -45,6 +51,9 @@ class HttpOptions:
             *_bounded("max_prompts", self.max_prompts, 1, 2048),
             *_bounded("keep_alive_seconds", self.keep_alive_seconds, 0, 3600),
             *_bounded("body_seconds", self.body_seconds, 0.1, 3600),
+            *_bounded("idle_seconds", self.idle_seconds, 0.1, 3600),
+            *_bounded("head_seconds", self.head_seconds, 0.1, 3600),
+            *_bounded("refused_body_seconds", self.refused_body_seconds, 0.1, 3600),
             *_bounded("shutdown_seconds", self.shutdown_seconds, 0, 3600),
         ]
         if not self.host:

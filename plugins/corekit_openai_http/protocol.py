@@ -1,16 +1,39 @@
-"""HTTP/1.1 as uvicorn reads it, with JSON errors for what is not HTTP, a limit on heads, and no upgrades. Knows nothing of what is asked."""
+"""HTTP/1.1 as uvicorn reads it, with JSON errors for what is not HTTP, limits on heads and on silence, and no upgrades. Knows nothing of what is asked."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from .errors import ApiError
+from .options import HttpOptions
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_WAITING_BYTES = 256 * 1024
 """Requests are read ahead of their turn up to about here."""
+
+
+class Deadline:
+    """Runs from the moment a phase is entered, whatever arrives meanwhile; a phase without a time has no end of its own."""
+
+    def __init__(self, seconds: Mapping[str, float], expired: Callable[[str], None]) -> None:
+        self._seconds = seconds
+        self._expired = expired
+        self._phase = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, phase: str) -> None:
+        if phase == self._phase:
+            return
+        self._phase = phase
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds[phase], self._expired, phase) if phase in self._seconds else None
 
 
 class JsonErrorProtocol(HttpToolsProtocol):
@@ -24,11 +47,20 @@ class JsonErrorProtocol(HttpToolsProtocol):
     _num_waiting_bytes = 0
     _moved = False
     _in_head = False
+    _in_body = False
     _running: RequestResponseCycle | None = None
+
+    def __init__(self, *, options: HttpOptions, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        seconds = {"idle": options.idle_seconds, "head": options.head_seconds, "refused body": options.refused_body_seconds}
+        self._deadline = Deadline(seconds, self._expired)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline.enter(self._phase())
 
     def data_received(self, data: bytes) -> None:
         self._moved = False
-        self._unset_keepalive_if_required()
         try:
             self._parse(data)
         except HttpParserError:
@@ -39,6 +71,22 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
         if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
             self.flow.resume_reading()  # a connection that is not read from does not show that its client left
+        self._deadline.enter(self._phase())
+
+    def _phase(self) -> str:
+        if self._running is not None and not self._running.response_complete:
+            return "busy"
+        return "refused body" if self._in_body else "head" if self._in_head else "idle"
+
+    def _expired(self, phase: str) -> None:
+        if phase == "head":
+            self._refuse(ApiError(408, "The head of the request did not arrive in time (head_seconds).", code="head_timeout"))
+        self.transport.close()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # the deadline does that, and is not put off by single bytes
+        self._deadline.enter(self._phase())
 
     def _parse(self, data: bytes) -> None:
         """Feeds the parser, which ends a message without its body where the client offers an upgrade: its head is read again without the offer."""
@@ -65,6 +113,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
+        self._deadline.enter("closed")
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -81,6 +130,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._in_body = True
         self._moved = True
         if not self._offered():
             super().on_headers_complete()
@@ -90,6 +140,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._in_body = False
         self._moved = True
         if not self._offered():
             super().on_message_complete()

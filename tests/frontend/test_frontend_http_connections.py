@@ -178,3 +178,48 @@ def test_a_tunnel_is_refused() -> None:
             connection.sendall(f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n".encode() + post())
             assert answer(connection)[0] == 400
             assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("first", "drip", "status"),
+    [
+        (b"", b"", None),
+        (b"", b"\r\n", None),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\n", b"", 408),
+        (b"GET /health HTTP/1.1\r\nx: ", b"y", 408),
+        (head(100_000, "authorization: Bearer wrong"), b" ", None),
+        (CHUNKED + b"0\r\n", b"a: b\r\n", None),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n", b"", None),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n", None),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /", b"y", 408),
+    ],
+)
+def test_a_connection_that_asks_for_nothing_is_closed(first: bytes, drip: bytes, status: int | None) -> None:
+    with Live(PlainClient(), api_keys=("key",), idle_seconds=0.3, head_seconds=0.3, refused_body_seconds=0.3) as live, connected(live) as connection:
+        began = time.monotonic()
+        connection.sendall(first)
+        if b"HTTP/1.1\r\n" in first and (b"\r\n\r\n") in first:
+            assert answer(connection)[0] == (200 if b"GET" in first else 401)
+        connection.settimeout(0.04)
+        end = None
+        while end is None and time.monotonic() < began + 3:
+            try:
+                end = connection.recv(65536)
+            except TimeoutError:
+                connection.sendall(drip)
+            except ConnectionResetError:
+                end = b""
+        assert end is not None
+        assert 0.2 < time.monotonic() - began < 2
+        assert end.startswith(b"HTTP/1.1 408 ") if status == 408 else end == b""
+
+
+def test_a_connection_at_work_is_not_closed() -> None:
+    seconds = {"idle_seconds": 0.4, "head_seconds": 0.2, "refused_body_seconds": 0.2}
+    with Live(PlainClient(step_seconds=0.1), **seconds) as live, connected(live) as connection:
+        whole = post()
+        for _ in range(2):
+            connection.sendall(whole[:-5])
+            time.sleep(0.5)
+            connection.sendall(whole[-5:])
+            assert answer(connection)[0] == 200
