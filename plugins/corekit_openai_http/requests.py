@@ -60,7 +60,6 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     skip_special_tokens: bool | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    priority: int = 0
     request_id: str | None = None
 
 
@@ -89,7 +88,6 @@ class Job:
     params: SamplingParams
     stream: bool
     include_usage: bool
-    priority: int
     request_id: str | None
     """The client's own name for this request, echoed and never used inside."""
     names: dict[str, str]
@@ -129,7 +127,6 @@ def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, l
         params=SamplingParams(**given, max_tokens=max_tokens, logprobs=logprobs),
         stream=body.stream,
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
-        priority=body.priority,
         request_id=body.request_id,
         names=names,
     )
@@ -141,7 +138,6 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
         message = f"The model {_short(body.model)} does not exist here. This server has: {', '.join(names)}."
         raise ApiError(404, message, param="model", code="model_not_found")
     _bounded("n", body.n, 1, options.max_n)
-    _bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
     if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
         raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes.", "request_id")
     if body.stream_options is not None:

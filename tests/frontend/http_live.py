@@ -85,7 +85,7 @@ class PlainClient:
     reason: FinishReason = "stop"
     """Of an answer that `max_tokens` did not end."""
     alive: set[str] = field(default_factory=set)
-    seen: list[tuple[str, Prompt, SamplingParams, int]] = field(default_factory=list)
+    seen: list[tuple[str, Prompt, SamplingParams]] = field(default_factory=list)
     num_aborted: int = 0
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     model: ModelFacts = field(
@@ -106,7 +106,7 @@ class PlainClient:
             ids = tuple(prompt.text.encode()) if prompt.text is not None else self.tokenizer.apply_chat_template(prompt.messages or ()).token_ids
         if any(not 0 <= token_id < 256 for token_id in ids):
             raise InvalidRequest(f"prompt holds an id outside the vocabulary of 256: {max(ids)}", field="prompt")
-        self.seen.append((request_id, prompt, params, priority))
+        self.seen.append((request_id, prompt, params))
         self.alive.add(request_id)
         done = False
         try:

@@ -59,7 +59,10 @@ def chat(live: Live, **fields: Any) -> Any:
         ({"stop_token_ids": "x"}, "stop_token_ids"),
         ({"ignore_eos": 1}, "ignore_eos"),
         ({"stream": "yes"}, "stream"),
-        ({"priority": 2**31}, "priority"),
+        ({"priority": 1}, "priority"),
+        ({"priority": -1}, "priority"),
+        ({"priority": False}, "priority"),
+        ({"priority": "high"}, "priority"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"stream": True, "stream_options": {"wrong": 1}}, "stream_options.wrong"),
@@ -180,10 +183,9 @@ def test_null_neutral_and_harmless_fields_change_nothing(live: Live, ask: Any) -
 def test_fields_reach_the_engine(live: Live) -> None:
     fields = {"temperature": 0, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 0, "min_tokens": 2, "max_tokens": 9, "stop": "x", "stop_token_ids": [7]}
     flags = {"include_stop_str_in_output": True, "ignore_eos": True, "skip_special_tokens": False, "n": 2, "best_of": 2}
-    assert complete(live, **fields, **flags, priority=-3).status_code == 200
-    _, prompt, params, priority = CLIENT.seen[-1]
+    assert complete(live, **fields, **flags).status_code == 200
+    _, prompt, params = CLIENT.seen[-1]
     assert prompt.text == "hi"
-    assert priority == -3
     assert (params.temperature, params.top_k, params.top_p, params.min_p, params.seed) == (0.0, 5, 0.5, 0.1, 0)
     assert (params.min_tokens, params.max_tokens, params.stop, params.stop_token_ids) == (2, 9, ("x",), (7,))
     assert params.include_stop_str_in_output
