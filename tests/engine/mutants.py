@@ -93,7 +93,7 @@ MUTANTS = [
     mutant("cached to the last token", P, "_match", ("(len(r.tokens) - 1)", "len(r.tokens)")),
     mutant("max_tokens without what is in flight", P, "schedule", ("r.num_known >= r.max_known", "len(r.tokens) >= r.max_known")),
     mutant("ends while its drafts are in flight", P, "_end", ("if r.steps_in_flight:", "if False:")),
-    mutant("last alone never ends", P, "_continue", (" if len(self.resident) > 1 else self._end(r)", "")),
+    mutant("last alone never ends", P, "_continue", (" if len(self.residents) > 1 else self._end(r)", "")),
     mutant("a shared block is written by the fast path", P, "schedule_many", ("and refs[r.table[-1]] == 1", "")),
     mutant("the fast path forgets that a block is full", P, "schedule_many", ("and computed % size", "")),
     mutant("the fast path forgets what is in flight", P, "schedule_many", ("r.num_in_flight += 1", "r.num_in_flight += not r.num_in_flight")),
