@@ -12,6 +12,8 @@ import msgspec
 from .errors import ApiError, invalid
 
 MAX_DEPTH = 64
+MAX_SHOWN = 60
+"""Characters of a client's own word in an error."""
 
 HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "user", "verbosity"})
 """Accepted without effect: they ask for nothing that would change an answer."""
@@ -115,10 +117,11 @@ def _named(message: str, kind: type, at: str) -> ApiError:
         message, path = message[: found.start()], found[1]
     param = f"{at}.{path}" if at and path and not path.startswith("[") else at + path
     if field := _FIELD.match(message):
-        name = f"{param}.{field[2]}" if param else field[2]
+        own = field[2] if len(field[2]) <= MAX_SHOWN else field[2][: MAX_SHOWN - 3] + "..."  # it is the client's, of any length
+        name = f"{param}.{own}" if param else own
         if field[1] == "missing required":
             return invalid(f"{name} is required.", name, code="missing_required_parameter")
-        near = difflib.get_close_matches(field[2], getattr(kind, "__struct_fields__", ()), 1) if not path else []
+        near = difflib.get_close_matches(own, getattr(kind, "__struct_fields__", ()), 1) if not path else []
         return invalid(f"{name} is not a field that this server knows.{f' Did you mean {near[0]}?' if near else ''}", name, code="unknown_parameter")
     return invalid(f"{param or 'the body'} has a wrong value: {message[:1].lower()}{message[1:].replace('`', '')}.", param or None, code="invalid_type")
 

@@ -13,7 +13,7 @@ from corekit.api import ModelFacts, Prompt, SamplingParams
 from corekit.api.types import MAX_TOP_LOGPROBS
 
 from .errors import ApiError, invalid
-from .fields import convert, drop_without_effect, unsupported
+from .fields import MAX_SHOWN, convert, drop_without_effect, unsupported
 from .messages import read_messages
 from .options import HttpOptions
 
@@ -205,4 +205,4 @@ def _bounded(name: str, value: int | None, least: int, most: int) -> None:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "...")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,6 +167,20 @@ def test_a_wrong_chat_is_refused_by_name(live: Live, fields: dict[str, Any], par
     response = chat(live, **fields)
     assert response.status_code == 400
     assert check_error(response)["param"] == param
+
+
+@pytest.mark.parametrize("at", [{}, {"messages": [{"role": "user", "content": "x"}]}, {"stream": True, "stream_options": {}}])
+def test_a_long_unknown_field_is_cut_in_its_error(live: Live, at: dict[str, Any]) -> None:
+    inner = at["messages"][0] if "messages" in at else at.get("stream_options", at)
+    inner["max_tokens" * 3000] = 1
+    began = time.monotonic()
+    response = chat(live, **at)
+    assert time.monotonic() - began < 1
+    assert response.status_code == 400
+    error = check_error(response)
+    assert error["param"].endswith("max_tokensmax_tok...")
+    assert len(error["param"]) < 80
+    assert len(error["message"]) < 160
 
 
 @pytest.mark.parametrize("ask", [complete, chat])
