@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,12 +57,12 @@ class OpenAiHttp:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(target)
             listener.listen(_BACKLOG)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: what cannot be a host name at all
             if listener is not None:
                 listener.close()
-            reason = (error.strerror or str(error)).lower()
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
             advice = "Another server probably listens there: stop it, or choose another port." if "in use" in reason else "Choose another host or port."
-            raise OSError(error.errno, f"openai-http cannot listen on {host}:{port}: {reason}. {advice}") from None
+            raise OSError(getattr(error, "errno", errno.EINVAL), f"openai-http cannot listen on {host[:60]}:{port}: {reason}. {advice}") from None
         listener.setblocking(False)
         self._listener = listener
 

@@ -82,9 +82,10 @@ def test_a_busy_port_is_one_clear_error() -> None:
             asyncio.run(OpenAiHttp(HttpOptions(port=port)).serve(PlainClient()))
 
 
-def test_a_host_that_does_not_exist_is_one_clear_error() -> None:
-    with pytest.raises(OSError, match="cannot listen on not a host:1"):
-        OpenAiHttp(HttpOptions(host="not a host", port=1)).bind()
+@pytest.mark.parametrize("host", ["not a host", "a" * 70, "a..b", "a\0b"])
+def test_a_host_that_does_not_exist_is_one_clear_error(host: str) -> None:
+    with pytest.raises(OSError, match=f"cannot listen on {host[:60]}:1"):
+        OpenAiHttp(HttpOptions(host=host, port=1)).bind()
 
 
 def test_a_port_can_be_used_again_at_once() -> None:
