@@ -47,7 +47,8 @@ def from_exception(error: BaseException, names: dict[str, str] | None = None) ->
         case ApiError():
             return error
         case InvalidRequest():
-            return invalid(str(error), (names or {}).get(error.field or "", error.field), code=error.code)
+            field = "template" if (error.field or "").startswith("template ") else error.field  # "template option NAME"
+            return invalid(str(error), (names or {}).get(field or "", field), code=error.code)
         case Overloaded():
             return unavailable(str(error), "server_overloaded")
         case EngineDead():

@@ -314,3 +314,11 @@ def test_the_official_client_on_a_real_engine() -> None:
         began = time.monotonic()
         assert client.models.list().data[0].id == MODEL
         assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("options", [{"enable_thinking": [1]}, {"tojson": 1}, {"enable_thinking": {"a": "b" * 1000}}])
+def test_a_wrong_template_option_is_refused_by_the_name_of_its_field(options: dict[str, Any]) -> None:
+    with engine(texts=("x",)) as (live, _):
+        response = live.http.post(CHAT, json=body(CHAT, chat_template_kwargs=options))
+        assert response.status_code == 400
+        assert check_error(response)["param"] == "chat_template_kwargs"
