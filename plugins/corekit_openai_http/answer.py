@@ -24,6 +24,9 @@ from .wire import Answer, CachedTokens, Usage
 _CUT = frozenset({"abort", "error"})
 """Reasons that are no answer's end."""
 
+_MAX_ENTRIES_ON_LOOP = 4096
+"""Tokens and logprobs of a whole answer that is put together on the event loop, in a few milliseconds."""
+
 
 class Tally:
     """Usage of one answer: a prompt counts once, whatever the number of its samples."""
@@ -115,8 +118,13 @@ class Answering:
         async for samples in news:
             for index, sample in samples:
                 gathered[index].add(sample)
-        choices = [self._shape.whole(index, one.whole(index)) for index, one in enumerate(gathered)]
-        await reply.whole(msgspec.json.encode(self._answer(self._shape.whole_object, choices, self._tally.usage())))
+        usage = self._tally.usage()
+        large = usage.completion_tokens * (1 + (self._job.params.logprobs or 0)) > _MAX_ENTRIES_ON_LOOP
+        choices = [await asyncio.to_thread(self._encoded, index, one) if large else self._encoded(index, one) for index, one in enumerate(gathered)]
+        await reply.whole(msgspec.json.encode(self._answer(self._shape.whole_object, choices, usage)))
+
+    def _encoded(self, index: int, one: Gathered) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode(self._shape.whole(index, one.whole(index))))
 
     async def _stream(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
         usage = None if self._job.include_usage else UNSET

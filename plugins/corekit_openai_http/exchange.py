@@ -22,6 +22,9 @@ from .reply import Reply
 from .requests import Job
 from .shapes import Shape
 
+_MAX_BYTES_ON_LOOP = 256 * 1024
+"""Larger bodies are read in a thread: many small values in one would hold up every stream."""
+
 
 class ClientLeft(Exception):
     """The client closed its connection; there is nobody to answer."""
@@ -55,7 +58,7 @@ class Exchange:
         names: dict[str, str] = {}
         reply = Reply(send)
         try:
-            job = self._read(read_object(body), self._client.model, self._options)
+            job = self._job(body) if len(body) <= _MAX_BYTES_ON_LOOP else await asyncio.to_thread(self._job, body)
             names = job.names
             if job.request_id is not None:
                 scope["corekit"].request_id = job.request_id
@@ -74,6 +77,9 @@ class Exchange:
                 raise refusal from None
             if reply.streaming:
                 await reply.fail(refusal)
+
+    def _job(self, body: bytes) -> Job:
+        return self._read(read_object(body), self._client.model, self._options)
 
     async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive) -> None:
         """Runs the answer to its end, or cancels it when the client leaves or the time to drain is over."""

@@ -28,6 +28,10 @@ class HttpOptions:
     max_n: int = 16
     max_prompts: int = 128
     """Most prompts in one completions request."""
+    max_choices: int = 128
+    """Most choices of one answer: prompts times n."""
+    max_answer_entries: int = 2**22
+    """Most entries of one answer that is not streamed: choices times max_tokens (at most the context) times 1 + logprobs."""
     keep_alive_seconds: float = 15.0
     """A comment is sent on a stream that was silent so long; 0: never."""
     body_seconds: float = 60.0
@@ -49,6 +53,8 @@ class HttpOptions:
             *_bounded("max_body_bytes", self.max_body_bytes, 1024, 2**30),
             *_bounded("max_n", self.max_n, 1, 128),
             *_bounded("max_prompts", self.max_prompts, 1, 2048),
+            *_bounded("max_choices", self.max_choices, 1, 2**18),
+            *_bounded("max_answer_entries", self.max_answer_entries, 1024, 2**32),
             *_bounded("keep_alive_seconds", self.keep_alive_seconds, 0, 3600),
             *_bounded("body_seconds", self.body_seconds, 0.1, 3600),
             *_bounded("idle_seconds", self.idle_seconds, 0.1, 3600),

@@ -100,7 +100,9 @@ def completion_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptio
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise unsupported("best_of")
     prompts = _prompts(body.prompt, options.max_prompts, model.max_model_len)
-    return _job(body, prompts, max_tokens=16 if body.max_tokens is None else body.max_tokens, logprobs=body.logprobs, names={})
+    job = _job(body, prompts, max_tokens=16 if body.max_tokens is None else body.max_tokens, logprobs=body.logprobs, names={})
+    _check_size(job, model, options)
+    return job
 
 
 def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> Job:
@@ -116,7 +118,9 @@ def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) ->
     if body.max_completion_tokens is not None:
         max_tokens = body.max_completion_tokens
         names["max_tokens"] = "max_completion_tokens"
-    return _job(body, (prompt,), max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None, names=names)
+    job = _job(body, (prompt,), max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None, names=names)
+    _check_size(job, model, options)
+    return job
 
 
 def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, logprobs: int | None, names: dict[str, str]) -> Job:
@@ -148,6 +152,21 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
                 raise unsupported(f"stream_options.{name}", (False,))
     if not model.supports_logprobs and (body.logprobs or body.logprobs == 0) and body.logprobs is not False:
         raise invalid("logprobs are not supported by the sampler of this server. Leave the field out.", "logprobs", code="unsupported_parameter")
+
+
+def _check_size(job: Job, model: ModelFacts, options: HttpOptions) -> None:
+    n, logprobs = job.params.n, job.params.logprobs or 0
+    num_choices = len(job.prompts) * n
+    if num_choices > options.max_choices:
+        message = f"{len(job.prompts)} prompts with n = {n} are {num_choices} choices, at most {options.max_choices} are allowed (max_choices)."
+        raise invalid(message, "n" if n > 1 else "prompt")
+    max_tokens = min(job.params.max_tokens or model.max_model_len, model.max_model_len)
+    num_entries = num_choices * max_tokens * (1 + logprobs)
+    if num_entries > options.max_answer_entries and not job.stream:
+        field = "max_tokens" if num_choices * max_tokens > options.max_answer_entries else "logprobs"
+        name = job.names.get(field, field)
+        message = f"{name}: {num_choices} choices of up to {max_tokens} tokens with {logprobs} logprobs each are {num_entries} entries, "
+        raise invalid(f"{message}at most {options.max_answer_entries} are allowed (max_answer_entries). Ask for less, or stream.", name)
 
 
 def served_names(model: ModelFacts, options: HttpOptions) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ def no_tracebacks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         {"max_n": 0},
         {"max_n": 129},
         {"max_prompts": 0},
+        {"max_choices": 0},
+        {"max_answer_entries": 2**33},
         {"keep_alive_seconds": -1},
         {"shutdown_seconds": float("nan")},
         {"shutdown_seconds": float("inf")},

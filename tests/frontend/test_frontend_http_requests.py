@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from corekit_openai_http.fields import HARMLESS, MAX_DEPTH, UNSUPPORTED
+from corekit_openai_http.fields import HARMLESS, MAX_DEPTH, UNSUPPORTED, read_object
 from http_live import MODEL, Live, PlainClient, check_error, eventually
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ CLIENT = PlainClient()
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with Live(CLIENT, max_body_bytes=64 * 1024) as server:
+    with Live(CLIENT, max_body_bytes=64 * 1024, max_choices=32, max_answer_entries=2**16) as server:
         yield server
 
 
@@ -114,6 +115,10 @@ def test_a_wrong_value_is_refused_by_name(live: Live, ask: Any, fields: dict[str
         ({"prompt": None}, "prompt"),
         ({"prompt": {"text": "hi"}}, "prompt"),
         ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 33}, "prompt"),
+        ({"prompt": ["a"] * 3, "n": 11}, "n"),
+        ({"prompt": ["a"] * 32, "max_tokens": 2**31 - 1, "logprobs": 4}, "logprobs"),
+        ({"n": 16, "max_tokens": 200, "logprobs": 20}, "logprobs"),
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
@@ -153,6 +158,7 @@ def test_a_wrong_completion_is_refused_by_name(live: Live, fields: dict[str, Any
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"logprobs": 5}, "logprobs"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"n": 16, "logprobs": True, "top_logprobs": 20}, "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
@@ -265,6 +271,49 @@ def test_malformed_bodies(live: Live, content: bytes, status: int, code: str) ->
     response = live.http.post("/v1/completions", content=content, headers={"content-type": "application/json"})
     assert response.status_code == status
     assert check_error(response)["code"] == code
+
+
+def test_answers_within_their_bounds_are_given(live: Live) -> None:
+    many = ["a"] * 32
+    for fields in ({"prompt": many}, {"prompt": many[:2], "n": 16}, {"n": 16, "max_tokens": 186, "logprobs": 20}, {"prompt": many, "max_tokens": 9999}):
+        assert complete(live, **fields).status_code == 200
+    assert complete(live, n=16, max_tokens=512, logprobs=20, stream=True).status_code == 200
+    with Live(CLIENT, max_answer_entries=1024) as small:
+        for field, asked in (("max_tokens", {"max_tokens": 400}), ("max_completion_tokens", {"max_completion_tokens": 400}), ("max_tokens", {})):
+            response = chat(small, n=3, **asked)
+            assert response.status_code == 400
+            assert check_error(response)["param"] == field
+
+
+def test_large_bodies_and_large_answers_do_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would take long is done in another thread than the loop's; the loop's is seen in `generate`."""
+    client = PlainClient(reply="x" * 300)
+    threads: dict[str, set[str]] = {"read": set(), "token": set()}
+
+    def note(what: str, call: Any) -> Any:
+        def noted(*given: Any) -> Any:
+            threads[what].add(threading.current_thread().name)
+            return call(*given)
+
+        return noted
+
+    monkeypatch.setattr("corekit_openai_http.exchange.read_object", note("read", read_object))
+    client.tokenizer.token_bytes = note("token", client.tokenizer.token_bytes)  # type: ignore[method-assign]
+    with Live(client) as live:
+        for ask in (complete, chat):
+            logprobs = {"logprobs": 20} if ask is complete else {"logprobs": True, "top_logprobs": 20}
+            assert ask(live, **logprobs, max_tokens=2).status_code == 200
+            assert threads == {"read": {"frontend-under-test"}, "token": {"frontend-under-test"}}
+            threads["read"].clear()
+            threads["token"].clear()
+            response = ask(live, **logprobs, max_tokens=300, n=2, user="u" * 300_000)
+            assert [len(choice["text" if ask is complete else "message"]) > 0 for choice in response.json()["choices"]] == [True, True]
+            assert threads["read"]
+            assert threads["token"]
+            assert "frontend-under-test" not in threads["read"] | threads["token"]
+            assert ask(live, user="[" * 300_000, n=0).status_code == 400
+            threads["read"].clear()
+            threads["token"].clear()
 
 
 def test_a_body_without_length_is_limited_while_it_is_read(live: Live) -> None:
