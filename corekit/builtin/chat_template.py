@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from corekit.api import InvalidRequest
 
 RESERVED = ("chat_template", "conversations", "messages", "tools", "return_assistant_tokens_mask")
 NOTHING = r"(?!)"
+WHITE_SPACE = re.compile(r"\s*")
 WORDS = ("role", "type")
 """Keys whose values templates compare: only a whole control token is replaced in them, never a mere beginning."""
 
@@ -44,25 +47,41 @@ class Piece:
 class Spans:
     """Finds in text what could be read as one of some tokens: whole ones, and the beginning of one at the very end."""
 
+    tokens: tuple[str, ...]
+    """Sorted."""
     whole: re.Pattern[str]
-    beginnings: frozenset[str]
-    longest: int
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> Spans:
-        longest_first = sorted(set(tokens), key=len, reverse=True)
-        beginnings = frozenset(token[:count] for token in longest_first for count in range(1, len(token)))
-        return cls(re.compile("|".join(map(re.escape, longest_first)) or NOTHING), beginnings, max(map(len, beginnings), default=0))
+        ordered = sorted({token for token in tokens if token})
+        return cls(tuple(ordered), re.compile(_tree(ordered) if ordered else NOTHING))
 
     def replace(self, text: str, mark: Callable[[str], str], *, whole_only: bool) -> str:
         text = self.whole.sub(lambda found: mark(found[0]), text)
         if whole_only:
             return text
         end = len(text.rstrip())  # templates trim, and may join what they trimmed
-        for count in range(min(self.longest, end), 0, -1):
-            if text[end - count : end] in self.beginnings:
-                return text[: end - count] + mark(text[end - count : end]) + text[end:]
+        longest = max(map(len, self.tokens), default=1) - 1
+        for start in range(max(0, end - longest), end):
+            if self._is_beginning(text[start:end]):
+                return text[:start] + mark(text[start:end]) + text[end:]
         return text
+
+    def _is_beginning(self, text: str) -> bool:
+        """Tokens that go on from text follow it at once in the order."""
+        at = bisect(self.tokens, text)
+        return at < len(self.tokens) and self.tokens[at].startswith(text)
+
+
+def _tree(tokens: Sequence[str]) -> str:
+    """A pattern for the longest of some tokens (sorted, distinct). Their common beginnings are read once, however many they are."""
+    first, last = tokens[0], tokens[-1]  # being sorted, these two differ at least as early as any others
+    shared = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), min(len(first), len(last)))
+    beginning, rests = first[:shared], [rest for token in tokens if (rest := token[shared:])]
+    if not rests:
+        return re.escape(beginning)
+    branches = "|".join(_tree(list(group)) for _, group in groupby(rests, key=lambda rest: rest[0]))
+    return f"{re.escape(beginning)}(?:{branches}){'?' if len(rests) < len(tokens) else ''}"
 
 
 class ChatTemplate:
@@ -77,8 +96,8 @@ class ChatTemplate:
         self.control_tokens = frozenset(token.text for token in control)
         self._of_all = Spans.of(self.control_tokens)
         self._of_assistant = Spans.of(token.text for token in control if token.special)
-        ordered = sorted(control, key=lambda token: len(token.text), reverse=True)
-        self._written = re.compile("|".join(map(_as_written, ordered)) or NOTHING)
+        self._strips_left = frozenset(token.text for token in control if token.lstrip)
+        self._strips_right = frozenset(token.text for token in control if token.rstrip)
         self._render([], None, {})  # compiles: a template with a syntax error is refused at the start, not by the first request
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]) -> list[Piece]:
@@ -121,21 +140,25 @@ class ChatTemplate:
         if not guard.replaced:
             return [Piece(text=text, plain=False)]
         pieces: list[Piece] = []
-        at = 0
-        for start, end in [*((found.start(), found.end()) for found in self._written.finditer(text)), (len(text), len(text))]:
-            between, written = text[at:start], text[start:end]
+        usual = at = 0  # where the stretch that is read as usual begins; where the last control token ended
+        for start, end in (*self._written(text), (len(text), len(text))):
+            if guard.holds(text[at:start]):
+                pieces += [Piece(text=text[usual:at], plain=False), Piece(text=guard.restored(text[at:start]), plain=True)]
+                usual = start
             at = end
-            if guard.holds(between):
-                pieces += [Piece(text=guard.restored(between), plain=True), Piece(text=written, plain=False)]
-            elif pieces and not pieces[-1].plain:
-                pieces[-1] = Piece(text=pieces[-1].text + between + written, plain=False)
-            else:
-                pieces.append(Piece(text=between + written, plain=False))
-        return [piece for piece in pieces if piece.text]
+        return [piece for piece in (*pieces, Piece(text=text[usual:], plain=False)) if piece.text]
 
-
-def _as_written(token: AddedToken) -> str:
-    return (r"\s*" if token.lstrip else "") + re.escape(token.text) + (r"\s*" if token.rstrip else "")
+    def _written(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the tokenizer finds control tokens, with the white space that they swallow and no earlier one has."""
+        at = 0
+        while found := self._of_all.whole.search(text, at):
+            start, end = found.span()
+            if found[0] in self._strips_left:
+                start = at + len(text[at:start].rstrip())
+            if found[0] in self._strips_right and (after := WHITE_SPACE.match(text, end)):
+                end = after.end()
+            yield start, end
+            at = end
 
 
 class _Guard:

@@ -20,6 +20,7 @@ from .token_bytes import decoding_rule
 
 MAX_ID = (1 << 22) - 1
 """The largest vocabularies have a quarter of a million tokens; a table of bytes by id is made, so that one huge id would fill the memory."""
+MAX_ADDED_LENGTH = 1024
 FETCH_AGAIN = "Likely a damaged or partial download; fetch the file again"
 
 
@@ -67,6 +68,8 @@ class HfTokenizer:
             AddedToken(text=token.content, special=token.special, lstrip=token.lstrip, rstrip=token.rstrip)
             for token in self._encoder.get_added_tokens_decoder().values()
         ]
+        if (longest := max((len(token.text) for token in added), default=0)) > MAX_ADDED_LENGTH:
+            raise TokenizerError(f"{self._where}: tokenizer.json adds a token of {longest} characters, at most {MAX_ADDED_LENGTH} are accepted. {FETCH_AGAIN}.")
         try:
             return ChatTemplate(text, added=added, names=names)
         except Exception as fault:  # a template is a program; it can be wrong in any way

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +15,7 @@ from tokenizer_sources import Files, streamed
 
 from corekit.api import CorekitError, InvalidRequest, WeightSource
 from corekit.builtin.bytes_tokenizer import BytesTokenizer
-from corekit.builtin.chat_template import AddedToken, ChatTemplate
+from corekit.builtin.chat_template import AddedToken, ChatTemplate, Spans
 from corekit.builtin.hf_tokenizer import HfTokenizer
 
 START, END = 1, 2
@@ -280,12 +282,79 @@ def test_a_huge_id_is_refused_before_it_fills_the_memory(index: int) -> None:
         HfTokenizer(Files(hostile))  # type: ignore[arg-type]
 
 
+def test_a_token_without_end_is_refused_before_it_fills_the_memory() -> None:
+    with pytest.raises(CorekitError, match=r"adds a token of 100000 characters, at most 1024"):
+        tokenizer("x", [*BOS_EOS, {"content": "<" * 100_000}])
+    assert tokenizer("x", [*BOS_EOS, *({"content": "<" * count} for count in range(1, 40)), {"content": "<" * 1024}]).has_chat_template
+
+
 def test_many_control_tokens_and_a_long_text() -> None:
     """256 reserved tokens and a megabyte of markup: well under a second."""
     added = [AddedToken(text=f"<|reserved_{index}|>", special=True, lstrip=False, rstrip=False) for index in range(256)]
     made = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", added=added, names={})
     content = "<p>text</p>" * 100_000
     assert [piece.text for piece in made.render([user(content)], None, {})] == [content]
+
+
+ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "content"),
+    [
+        ([f"[control_{index}]" for index in range(771)], "[" * 1_000_000),
+        ([f"[control_{index}]" for index in range(771)], "[control_77" * 90_000),
+        ([f"<unused{index}>" for index in range(6000)], "<" * 400_000),
+        ([f"<unused{index}>" for index in range(6000)], "<unused599" * 40_000),
+        (["<mask>"], " " * 40_000 + "<mask"),
+        (["<mask>"], "<mask>" + " " * 40_000 + "x"),
+    ],
+)
+def test_long_texts_take_no_time_from_other_threads(tokens: list[str], content: str) -> None:
+    """A few milliseconds each, for the search of a pattern holds the interpreter; in time of this thread, so that a busy machine does not count."""
+    made = ChatTemplate(ECHO + tokens[0], added=[AddedToken(text=token, special=True, lstrip=True, rstrip=False) for token in tokens], names={})
+    made.render([user("<[")], None, {})
+    started = time.thread_time()
+    pieces = made.render([user(content)], None, {})
+    assert time.thread_time() - started < 0.2
+    assert "".join(piece.text for piece in pieces) == content + tokens[0]
+
+
+def test_many_turns_are_not_copied_again_for_each() -> None:
+    end = AddedToken(text="</s>", special=True, lstrip=False, rstrip=False)
+    made = ChatTemplate("{% for m in messages %}{{ m.content }}</s>{% endfor %}", added=[end], names={})
+    messages = [user("x" * 400), *(user("x" * 40) for _ in range(50_000)), user("a </s>")]
+    started = time.thread_time()
+    pieces = made.render(messages, None, {})
+    assert time.thread_time() - started < 3
+    assert [piece.plain for piece in pieces] == [False, True, False]
+
+
+@given(tokens=st.sets(st.text("ab<", min_size=0, max_size=5), max_size=8), text=st.text("ab<", max_size=30))
+def test_spans_are_the_longest_tokens_and_their_beginnings(tokens: set[str], text: str) -> None:
+    spans = Spans.of(tokens)
+    longest_first = sorted(filter(None, tokens), key=len, reverse=True)
+    plain = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+    assert [found.span() for found in spans.whole.finditer(text)] == [found.span() for found in plain.finditer(text)]
+    rest = plain.sub("|", text)
+    beginnings = {token[:count] for token in tokens for count in range(1, len(token))}
+    beginning = next((rest[start:] for start in range(len(rest)) if rest[start:] in beginnings), "")
+    assert spans.replace(text, lambda span: "|", whole_only=True) == rest
+    assert spans.replace(text, lambda span: "|", whole_only=False) == rest.removesuffix(beginning) + ("|" if beginning else "")
+
+
+@given(
+    flags=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=3, max_size=3),
+    parts=st.lists(st.sampled_from(["<s>", "</s>", "[u]", " ", "  ", "\n", "a", "{}"]), max_size=12),
+)
+def test_white_space_goes_to_the_tokens_that_the_tokenizer_gives_it_to(flags: list[tuple[bool, bool]], parts: list[str]) -> None:
+    """The cut road, taken because of what looks like the beginning of a token, gives the ids of the ordinary one."""
+    added = [{"content": text, "lstrip": left, "rstrip": right} for text, (left, right) in zip(("<s>", "</s>", "[u]"), flags, strict=True)]
+    template = "".join(parts).replace("{}", "{{ messages[0].content }}")
+    made = tokenizer(template, added)
+    chat = made.apply_chat_template([user("a <")])
+    assert chat.text.count("a <") == parts.count("{}")
+    assert list(chat.token_ids) == list(made.encode(chat.text, add_special=False))
 
 
 def test_bytes_tokenizer_chat() -> None:
