@@ -158,7 +158,8 @@ def _ids(encoder: Any, text: str, *, add_special: bool) -> list[int]:
         text.encode()
     except UnicodeEncodeError as fault:
         raise InvalidRequest(f"the text must be valid Unicode: {fault.reason} at character {fault.start}", field="prompt") from fault
-    ids: list[int] = encoder.encode(text, add_special_tokens=add_special).ids
+    (encoded,) = encoder.encode_batch_fast([text], add_special_tokens=add_special)  # unlike encode, it lets other threads run meanwhile
+    ids: list[int] = encoded.ids
     return ids
 
 
