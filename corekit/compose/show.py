@@ -15,6 +15,8 @@ from .problems import Path, field_of
 from .tables import Table
 
 HIDDEN = "env:NOT_SHOWN"
+NOT_FOR_ALL = (("block_allocator", "memory_utilization"),)
+"""Keys that some machines refuse when they are given; what nobody gave is a comment."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -36,7 +38,9 @@ def _table(config: Config, path: Path, table: Table | Mapping[str, Any], header:
     yield header
     for key, value in _items(table):
         origin = config.origin(*path, key)
-        if value is None:
+        if (*path, key) in NOT_FOR_ALL and origin == "default":
+            yield f"# {key} = {_value(value)}".ljust(48) + f"# {origin}"
+        elif value is None:
             yield f"# {key}: not set".ljust(48) + f"# {origin}"
         elif isinstance(value, Mapping):
             below.append((key, value))

@@ -10,7 +10,7 @@ import tomli
 from corekit.compose.config import Config, load
 from corekit.compose.errors import ConfigError
 from corekit.compose.show import show
-from corekit.compose.surroundings import cache_dir
+from corekit.compose.surroundings import cache_dir, check_memory
 from corekit.compose.tables import Tables
 from corekit.weights import DEMO_SOURCE
 
@@ -218,6 +218,15 @@ def test_what_show_prints_is_the_same_configuration(tmp_path: Path) -> None:
     assert again.model_dump() == config.model_dump()
     assert next(line for line in text.splitlines() if line.startswith("watermark")).endswith("# --set scheduler.watermark")
     assert next(line for line in text.splitlines() if line.startswith("deeper")).endswith(f"# {file}")
+
+
+def test_what_show_prints_of_nothing_is_not_refused_on_a_cpu() -> None:
+    """A share of a GPU's memory is, when somebody gives it."""
+    shown = Config.model_validate(tomli.loads("\n".join(show(load(given={"engine": {"device": "cpu"}})))))
+    check_memory(shown, "cpu")
+    assert shown.is_given("block_allocator", "block_size")
+    given = load(given={"block_allocator": {"memory_utilization": 0.9}})
+    assert "memory_utilization = 0.9 " in "\n".join(line for line in show(given) if not line.startswith("#"))
 
 
 def test_show_of_no_frontends_is_no_frontends() -> None:
