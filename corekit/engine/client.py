@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSED = "the engine was closed"
+HEALTH_SECONDS = 5.0
+"""Between two looks at the executor of an idle engine."""
 
 
 class Client:
@@ -265,16 +267,19 @@ class Client:
         self._drop_all()
 
     def _wait_for_work(self) -> bool:
-        """Sleep while the engine is idle. False: close."""
+        """Sleep while the engine is idle, looking after the executor now and then. False: close."""
         if self._collector is not None:
             if self._engine.idle:
                 self._collector.idle()
             else:
                 self._collector.between_steps()
-        with self._lock:
-            while self._engine.idle and not self._closing:
-                self._lock.wait()
-            return not self._closing
+        while True:
+            with self._lock:
+                if self._engine.idle and not self._closing:
+                    self._lock.wait(HEALTH_SECONDS)
+                if self._closing or not self._engine.idle:
+                    return not self._closing
+            self._engine.check_health()  # a rank that died while nobody asked: health has to say so before the next request
 
     def _step(self) -> None:
         with self._lock:

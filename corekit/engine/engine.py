@@ -97,10 +97,6 @@ class Engine:
             return self.scheduler.num_queued_tokens + self._num_inbox_tokens
 
     @property
-    def num_waiting_tokens(self) -> int:
-        return self.num_queued_tokens
-
-    @property
     def idle(self) -> bool:
         return not (self._inbox or self._flights or self.scheduler.groups)
 

@@ -138,6 +138,10 @@ class StandIn:
             num_steps=self.num_steps,
         )
 
+    def check_health(self):
+        if self.fault is not None:
+            raise self.fault
+
     def step(self):
         deltas: list[SampleDelta] = []
         self._drain(deltas)

@@ -330,6 +330,19 @@ def test_a_dead_engine_answers_everybody_and_takes_nobody():
     assert (health.state, "the device is gone" in health.reason) == ("dead", True)
 
 
+def test_an_executor_that_dies_while_nobody_asks_is_seen(monkeypatch):
+    monkeypatch.setattr("corekit.engine.client.HEALTH_SECONDS", 0.01)
+    engine = StandIn()
+
+    async def body(client):
+        await listen(client, max_tokens=3)
+        engine.fault = RuntimeError("rank 1 is gone")
+        await until(lambda: client.health().state == "dead")
+        return client.health().reason
+
+    assert "rank 1 is gone" in run(engine, body)
+
+
 # -- closing
 
 
