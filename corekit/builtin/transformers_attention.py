@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
-from corekit.api import Attend, LayerSpec
+from corekit.api import Attend, CorekitError, LayerSpec
 
 ATTENTION = "corekit"
 PROBE = "corekit-probe"
@@ -25,7 +25,7 @@ PASSED = frozenset({"scaling", "dropout", "sliding_window", "softcap", "s_aux", 
 """Keywords whose meaning for attention is known; any other stands for a term of the scores that would be lost."""
 
 
-class Unsupported(ValueError):
+class Unsupported(CorekitError, ValueError):
     """Why this engine cannot run a model; said before its weights are loaded."""
 
 
