@@ -76,6 +76,11 @@ class BlockTables:
         self.caches_prefixes = isinstance(stack, SupportsPrefixCache) and stack.prefix_cache
         self.refs = [0] * (num_blocks + 1)
 
+    @property
+    def num_available(self) -> int:
+        """Blocks that the stack can hand out: free and idle ones."""
+        return self.stack.available
+
     def span(self, num_tokens: int) -> int:
         """Blocks that num_tokens positions take."""
         return -(-num_tokens // self.block_size)
@@ -150,8 +155,8 @@ class BlockTables:
         left = [block for block, count in enumerate(self.refs) if count]
         if left:
             yield f"references are left on blocks {left[:8]}"
-        if self.stack.available != self.num_blocks:
-            yield f"{self.stack.available} of {self.num_blocks} blocks are available"
+        if self.num_available != self.num_blocks:
+            yield f"{self.num_available} of {self.num_blocks} blocks are available"
         layer: BlockAllocator | None = self.stack
         while layer is not None:
             if isinstance(layer, SupportsAudit):

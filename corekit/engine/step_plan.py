@@ -128,7 +128,7 @@ class Step:
 
     @property
     def free_blocks(self) -> int:
-        return self._blocks.stack.available
+        return self._blocks.num_available
 
     def cached_tokens(self, request: RequestView) -> int:
         self._check_open()

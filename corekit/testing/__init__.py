@@ -1,1 +1,1 @@
-"""What a plugin author tests with: kits, fakes and a harness."""
+"""The room of the kits that prove a plugin; none is here yet."""
