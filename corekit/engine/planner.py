@@ -7,6 +7,7 @@ could run is reported, and replaced for good when nothing finishes for it.
 from __future__ import annotations
 
 import logging
+import traceback
 
 from corekit.api import SchedulerPolicy, SupportsAccounting
 
@@ -37,7 +38,8 @@ class Planner:
         except BrokenStackError:
             raise  # it came through plan(), but it is not the policy's
         except Exception as error:
-            self.report(f"scheduler policy {name} raised {error!r}; first come first served planned the rest of the step")
+            self.report(f"scheduler policy {name} raised {error!r} at {_place(error)}; first come first served planned the rest of the step")
+            log.debug("scheduler policy %s raised", name, exc_info=error)
             self.fallback.plan(step)
         if in_flight or step.rows or step.ended or not (step.resident or step.waiting):
             return
@@ -70,7 +72,7 @@ class Planner:
         try:
             getattr(self._accounting, event)(r, *counts)
         except Exception as error:
-            self.report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event}")
+            self.report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event} at {_place(error)}")
 
     def report(self, message: str, *, kind: str = "") -> None:
         """Once for each kind (or message), and not without end: a fault that repeats every step must not fill the log."""
@@ -78,3 +80,9 @@ class Planner:
         if kind not in self.reported and len(self.reported) < MAX_REPORTS:
             self.reported.add(kind)
             log.warning(message)
+
+
+def _place(error: Exception) -> str:
+    """File and line where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"

@@ -312,7 +312,8 @@ def test_a_policy_that_raises_keeps_its_grants_and_is_reported_once(caplog: pyte
     with caplog.at_level(logging.WARNING):
         rows = bare.schedule()
     assert [row.request for row in rows] == [second, first, third]
-    assert caplog.text.count("Scripted raised ZeroDivisionError") == 1
+    assert caplog.text.count("Scripted raised ZeroDivisionError('oh') at ") == 1
+    assert f"{__file__}:" in caplog.text
     bare.commit(rows)
     bare.scheduler.planner.policy.scripts.clear()
     bare.run()
