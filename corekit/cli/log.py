@@ -1,4 +1,4 @@
-"""Log lines of the whole process: readable on a terminal, JSON elsewhere. Always on stderr."""
+"""Log lines of the whole process: readable, or JSON for a server without a terminal. Always on stderr."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import sys
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def set_up(level: str) -> None:
-    """Route the standard library's logging, which every room uses, through structlog."""
+def set_up(level: str, *, for_machines: bool = False) -> None:
+    """Route the standard library's logging, which every room uses, through structlog. for_machines: JSON where there is no terminal."""
     import structlog
 
     on_terminal = sys.stderr.isatty()
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()
+    as_json = for_machines and not on_terminal
+    # plain: the default prints the values of every frame's variables, prompts and keys among them
+    console = structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=structlog.dev.plain_traceback)
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if as_json else console
     before: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=not on_terminal),
+        structlog.processors.TimeStamper(fmt="iso", utc=as_json),
     ]
     after: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if not on_terminal:
+    if as_json:
         after.append(structlog.processors.format_exc_info)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=[*after, renderer]))
