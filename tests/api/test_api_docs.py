@@ -50,6 +50,22 @@ def test_ci_runs_the_commands_of_the_readme(variable: str, expected: str) -> Non
     assert [expected + "\n" in block for block in blocks(page("README.md"), "sh")].count(True) == 1
 
 
+def test_the_readme_can_be_followed_from_top_to_bottom() -> None:
+    """The CPU build of PyTorch comes before the command that would fetch the CUDA build; what an example imports is installed before it."""
+    steps = [
+        "python3 -m venv .venv && . .venv/bin/activate\n",
+        "pip install -c constraints.txt torch --index-url https://download.pytorch.org/whl/cpu\n",
+        command("serve_command") + "\n",
+        "curl http://127.0.0.1:8000/v1/chat/completions",
+        "pip install -c constraints.txt openai\n",
+        "from openai import OpenAI\n",
+    ]
+    text = page("README.md")
+    places = [text.index("\n" + step) for step in steps]
+    assert places == sorted(places)
+    assert re.search(r"^openai==", page("constraints.txt"), re.MULTILINE)
+
+
 def test_ci_is_a_script_that_names_no_place() -> None:
     script = page(".ci/run")
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
