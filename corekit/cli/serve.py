@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from corekit.api import SupportsBind
 from corekit.compose.errors import BindError
 
 from .common import overrides, read, talk, target
@@ -70,9 +72,18 @@ def serve(
 async def _serve(assembly: Assembly) -> None:
     for line in assembly.summary()[:2]:
         click.echo(line)
-    for address in assembly.addresses:
-        click.echo(f"listening on {address} (model {assembly.client.model.name}; try: curl {address}/v1/models)")
+    for line in _listening(assembly):
+        click.echo(line)
     try:
         await assembly.serve()
     except OSError as error:
         raise BindError(error.strerror or str(error)) from error
+
+
+def _listening(assembly: Assembly) -> Iterator[str]:
+    """Each address, the name that requests use there, and a first command that is answered: with keys it has a place for one."""
+    for frontend, part in zip(assembly.frontends, assembly.composition.chosen["frontend"], strict=True):
+        if isinstance(frontend, SupportsBind) and (address := frontend.address):
+            name = next(iter(getattr(part.options, "served_model_names", ())), assembly.client.model.name)
+            key = '-H "Authorization: Bearer $KEY" ' if getattr(part.options, "api_keys", ()) else ""
+            yield f"listening on {address} (model {name}; try: curl {key}{address}/v1/models)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from corekit.api import Executor, Frontend, SupportsBind
+from corekit.api import Executor, Frontend
 from corekit.engine.client import Client
 from corekit.engine.engine import Engine
 
@@ -35,11 +35,6 @@ class Assembly:
     def parts(self) -> tuple[Part, ...]:
         """Every slot's parts: provider, distribution, version, and why."""
         return self.composition.parts
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where bound frontends listen."""
-        return tuple(at for frontend in self.frontends if isinstance(frontend, SupportsBind) and (at := frontend.address))
 
     def summary(self) -> list[str]:
         """The start-up lines: model, pool and parts."""

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -197,6 +198,19 @@ def test_run_ends_on_signals(tmp_path: Path) -> None:
         process.process.send_signal(signal.SIGTERM)
         assert process.end() == 143
         assert "Traceback" not in process.text
+
+
+def test_the_line_that_says_where_has_the_served_name_and_a_command_that_is_answered(tmp_path: Path) -> None:
+    with running("serve", write(tmp_path), "--served-model-name", "mine", "--served-model-name", "other", "--api-key", "a-secret") as server:
+        line = server.wait_for("listening on")
+        assert "(model mine; try: curl " in line
+        assert "a-secret" not in line
+        command = line.partition("try: ")[2].rstrip().removesuffix(")")
+        argv = shlex.split(command.replace("$KEY", "a-secret"))
+        assert argv[:2] == ["curl", "-H"]
+        name, _, value = argv[2].partition(": ")
+        with NO_PROXY.open(urllib.request.Request(argv[3], headers={name: value}), timeout=30) as answer:
+            assert [model["id"] for model in json.load(answer)["data"]][0] == "mine"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
