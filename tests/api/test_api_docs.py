@@ -88,6 +88,15 @@ def test_constraints_pin_every_requirement() -> None:
     assert names <= pins
 
 
+def test_the_plugin_of_the_readme_is_named_as_it_is_started() -> None:
+    section = page("README.md").partition("## Write a plugin")[2].partition("\n## ")[0]
+    (toml,) = blocks(section, "toml")
+    (module,) = tomli.loads(toml)["plugins"]["import"]
+    assert f"`{module}.py`" in section
+    assert blocks(section, "sh") == [f"PYTHONPATH=. corekit serve {module}.toml\n"]
+    assert f"`{module}.toml`" in section
+
+
 # Configuration
 
 
