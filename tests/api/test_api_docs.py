@@ -158,6 +158,24 @@ def test_the_toml_examples_are_valid_configurations(path: Path) -> None:
         load(given=example)
 
 
+# Slots
+
+
+def described(path: str, title: str) -> set[str]:
+    """The names in the first column of the table that is headed by `title`; a call is its name."""
+    (table,) = re.findall(rf"^\| {re.escape(title)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page(path), re.MULTILINE)
+    return {found for row in table.splitlines() for found in re.findall(r"`(\w+)[^`]*`", row.split("|")[1])}
+
+
+@pytest.mark.parametrize("kind", ["StepPlan", "RequestView"])
+def test_the_page_of_the_policy_has_every_member(kind: str) -> None:
+    from corekit.api import scheduler_policy
+
+    members = {member for member in vars(getattr(scheduler_policy, kind)) if not member.startswith("_")}
+    titles = {"StepPlan": "Member of `StepPlan`", "RequestView": "Attribute of `RequestView`"}
+    assert described("docs/slots/scheduler_policy.md", titles[kind]) == members
+
+
 # Links and code
 
 
