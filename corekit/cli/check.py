@@ -18,13 +18,16 @@ from .log import set_up
 def check(target: str | None, overrides: tuple[str, ...], log_level: str, debug: bool) -> None:
     """Compose everything except weights and print what fills each slot, and why.
 
-    A source that is not on this machine yet is downloaded.
+    A source that is not on this machine yet is downloaded. What only weights can tell is left: whether they and the pool fit
+    into the memory, and whether [engine] max_in_flight is the executor's number.
     """
     set_up(log_level)
     from corekit.compose.composition import compose
+    from corekit.compose.rehearsal import rehearse
 
     with failing(CONFIG, debug=debug):
         composition = compose(read(target, overrides), clock=time.monotonic)
+        rehearse(composition)
     context, spec = composition.context, composition.spec
     click.echo(f"{'SLOT':<18} {'PROVIDER':<16} {'DISTRIBUTION':<24} WHY")
     for line in composition.summary():

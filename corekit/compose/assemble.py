@@ -22,7 +22,7 @@ from corekit.engine.engine import Engine
 from corekit.engine.scheduler import Scheduler
 from corekit.engine.step_plan import Limits
 
-from .assembly import Assembly
+from .assembly import NOTHING_TO_SERVE, Assembly
 from .catalog import Catalog
 from .composition import Composition, compose
 from .config import Config
@@ -93,6 +93,8 @@ def finish(composition: Composition, *, bind: bool = False) -> Assembly:
 
 
 def _bind(frontends: Sequence[Frontend]) -> None:
+    if not frontends:
+        raise ConfigError(NOTHING_TO_SERVE)
     for frontend in frontends:
         if isinstance(frontend, SupportsBind):
             try:

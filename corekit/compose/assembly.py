@@ -15,6 +15,8 @@ from .errors import ConfigError
 from .memory import Pool
 from .parts import Part
 
+NOTHING_TO_SERVE = "[[frontend]]: there is none, so there is nothing to serve. Leave the table out for openai-http."
+
 
 class Assembly:
     """Owns its executor and its engine thread: both end with `close`, and with the `with` block. Nothing in it is shared."""
@@ -49,7 +51,7 @@ class Assembly:
     async def serve(self) -> None:
         """Run every frontend until cancelled, or until one fails: then the others end too. Starts the engine."""
         if not self.frontends:
-            raise ConfigError("[[frontend]]: there is none, so there is nothing to serve. Leave the table out for openai-http.")
+            raise ConfigError(NOTHING_TO_SERVE)
         self.start()
         running = [asyncio.ensure_future(frontend.serve(self.client)) for frontend in self.frontends]
         try:

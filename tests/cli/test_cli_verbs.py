@@ -73,6 +73,47 @@ def test_check_reports_all_faults_and_debug_shows_where(tmp_path: Path, invoke: 
     assert "Traceback" in invoke("check", file, COREKIT_DEBUG="1").stderr
 
 
+BROKEN = """
+from corekit.api import API_VERSION, Provider, hookimpl
+
+class Policy:
+    def plan(self):
+        pass
+
+class Layer:
+    pass
+
+@hookimpl
+def corekit_register_scheduler_policies():
+    return [Provider(name="planless", api=API_VERSION, summary="a fault", build=lambda context, options: Policy())]
+
+@hookimpl
+def corekit_register_block_allocators():
+    return [Provider(name="layerless", api=API_VERSION, summary="a fault", build=lambda context, options: Layer())]
+"""
+
+
+def test_check_builds_what_needs_no_weights(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_local_parts.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = write(tmp_path, SCRIPTED.replace('["corekit_openai_http"]', '["corekit_openai_http", "broken_local_parts"]'))
+    done = invoke("check", file, "--set", "scheduler_policy.use=planless")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "[scheduler_policy] use: planless from broken_local_parts built a Policy that is not a scheduler_policy: plan: it takes no parameter" in done.stderr
+    done = invoke("check", file, "--set", "scheduler_policy.use=planless", "--set", 'block_allocator.stack=["free-list", "layerless"]')
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "is not a block_allocator" in done.stderr
+    assert "is not a scheduler_policy" in done.stderr
+    assert invoke("check", file).exit_code == 0
+
+
+def test_serve_without_a_frontend_is_refused_before_weights(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corekit.builtin.scripted.Scripted.load", lambda *_: pytest.fail("weights were loaded"))
+    done = invoke("serve", write(tmp_path), "--set", "frontend=[]")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "there is nothing to serve" in done.stderr
+
+
 def test_a_model_that_is_not_there_is_exit_code_4(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("run", "hello", "--model", str(tmp_path / "nothing"))
     assert (done.exit_code, done.stdout) == (4, "")
@@ -210,7 +251,7 @@ def test_the_line_that_says_where_has_the_served_name_and_a_command_that_is_answ
         assert argv[:2] == ["curl", "-H"]
         name, _, value = argv[2].partition(": ")
         with NO_PROXY.open(urllib.request.Request(argv[3], headers={name: value}), timeout=30) as answer:
-            assert [model["id"] for model in json.load(answer)["data"]][0] == "mine"
+            assert json.load(answer)["data"][0]["id"] == "mine"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

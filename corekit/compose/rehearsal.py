@@ -1,0 +1,40 @@
+"""Builds, to throw it away, what needs no weights and is otherwise built after them, so that its faults are known before.
+
+Knows a pool's size only as it was asked for; the executor, whose workers load weights, is not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from corekit.engine.blocks import CopyJournal
+
+from .composition import Composition
+from .errors import ConfigError
+from .stack import build_stack
+
+
+def rehearse(composition: Composition) -> None:
+    """Raises ConfigError with every fault of the attention backend, the allocator's layers and the policy."""
+    context, num_blocks = composition.context, composition.config.block_allocator.num_blocks
+    context = replace(context, num_blocks=num_blocks or context.max_num_seqs * -(-context.max_model_len // context.block_size), journal=CopyJournal())
+    problems: list[str] = []
+    with _collected(problems):
+        backend = composition.one("attention_backend").build(context)
+        context = replace(context, bytes_per_block=backend.bytes_per_block(context.kv_dtype))
+        with _collected(problems):
+            build_stack(composition.chosen["block_allocator"], context)
+    with _collected(problems):
+        composition.one("scheduler_policy").build(context)
+    if problems:
+        raise ConfigError(problems)
+
+
+@contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.problems
