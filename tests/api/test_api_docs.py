@@ -201,6 +201,22 @@ def test_links_lead_somewhere(path: Path, target: str) -> None:
     assert (path.parent / target).resolve().is_file()
 
 
+def test_every_page_can_be_reached_from_the_index() -> None:
+    found, todo = set(), [DOCS / "index.md"]
+    while todo:
+        here = todo.pop()
+        if here not in found:
+            found.add(here)
+            todo += [(path.parent / target).resolve() for path, target in links() if path == here and target.endswith(".md")]
+    assert set(DOCS.rglob("*.md")) <= found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_pages_read_the_same_on_any_forge(path: Path) -> None:
+    """Code blocks name a language or none: a directive of one documentation tool shows as code everywhere else."""
+    assert set(re.findall(r"^```(.*)$", path.read_text("utf-8"), re.MULTILINE)) <= {"", "python", "sh", "toml", "json"}
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_python_examples_compile_and_import_what_is_there(path: Path) -> None:
     from importlib import import_module
