@@ -18,6 +18,8 @@ INSTALL = (
     " Install the distribution that has it (corekit itself for corekit's own parts: from a mere source tree they are unknown), "
     'or name its module, as in [plugins] import = ["corekit_openai_http"].'
 )
+LATER = ("cpu-swap", "lru-prefix")
+"""Corekit's own parts that are still to come."""
 ACCEPTED = (API_VERSION, API_VERSION - 1)
 
 
@@ -69,8 +71,7 @@ class Catalog:
             raise ConfigError(f"{where} = {name!r}: {len(found)} distributions have a provider of that name. Say which: {listed(c.full_name for c in found)}")
         if not found:
             names = self.names(slot)
-            advice = near(name, names) or INSTALL
-            raise ConfigError(f"{where} = {name!r}: no such provider.{advice} Available: {listed(names)}.{self._failed()}")
+            raise ConfigError(f"{where} = {name!r}: no such provider.{self._advice(name, names)} Available: {listed(names)}.{self._failed()}")
         if found[0].refused:
             raise ConfigError(f"{where} = {name!r}: {found[0].refused}")
         return found[0]
@@ -89,6 +90,14 @@ class Catalog:
         by_name = [c.name for c in candidates if c.provider.rank < 0 and not c.refused and not refusals(c, context)]
         name_one = f" Only when named: {listed(by_name)}." if by_name else ""
         raise ConfigError(f"{where} = 'auto': no provider runs here. {'; '.join(passed) or 'None is installed'}.{name_one}{self._failed()}")
+
+    def _advice(self, name: str, names: Iterable[str]) -> str:
+        """What to do about a name that is not there. Nobody knows the parts of a distribution that was left alone."""
+        if name in LATER:
+            return " It is not part of this version yet."
+        blocked = {plugin.distribution for plugin in self.discovery.blocked}
+        kept_out = f" [plugins] block keeps out {listed(blocked)}: if the part is in there, remove it from the list." if blocked else ""
+        return near(name, names) + kept_out or INSTALL
 
     def _failed(self) -> str:
         return "".join(f"\n  A plugin failed to register: {failure}" for failure in self.discovery.failures)

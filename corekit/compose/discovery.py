@@ -71,6 +71,8 @@ class Discovery:
     failures: tuple[Failure, ...]
     distributions: tuple[str, ...] = ()
     """Those that have plugins, blocked ones included."""
+    blocked: tuple[Plugin, ...] = ()
+    """Left alone because `[plugins] block` names their distribution: what they would register is not known."""
     notes: tuple[str, ...] = ()
     """What is odd and harms nothing: stale metadata, blocked distributions."""
 
@@ -88,13 +90,16 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
     plugins = [Plugin(distribution="corekit", version=__version__, entry="builtin", module=BUILTIN)]
     failures: list[Failure] = []
     distributions: list[str] = []
+    left: list[Plugin] = []
     for distribution, version, entries in _distributions(notes, failures):
         if entries:
             distributions.append(distribution)
-        if entries and distribution in refused:
+        found = [Plugin(distribution=distribution, version=version, entry=e.name, module=e.value.partition(":")[0].strip()) for e in entries]
+        if found and distribution in refused:
             notes.append(f"{distribution} {version} is blocked by [plugins] block")
+            left += found
             continue
-        plugins += [Plugin(distribution=distribution, version=version, entry=e.name, module=e.value.partition(":")[0].strip()) for e in entries]
+        plugins += found
     plugins += [Plugin(distribution=name, version="", entry="[plugins] import", module=name) for name in imports]
     providers: list[Registered] = []
     seen: dict[str, Plugin] = {}
@@ -110,7 +115,9 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
         except BaseException as error:
             text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}"
             failures.append(Failure(plugin=plugin, reason=text, hook=getattr(error, "hook", None), traceback=traceback.format_exc()))
-    return Discovery(providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), notes=tuple(notes))
+    return Discovery(
+        providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), blocked=tuple(left), notes=tuple(notes)
+    )
 
 
 def _distributions(notes: list[str], failures: list[Failure]) -> Iterator[tuple[str, str, list[metadata.EntryPoint]]]:

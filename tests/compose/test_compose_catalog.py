@@ -48,6 +48,20 @@ def test_a_name_that_resembles_none_comes_with_the_next_step() -> None:
     assert text.endswith('[plugins] import = ["corekit_openai_http"]. Available: none.')
 
 
+def test_a_name_may_be_blocked(install: Install) -> None:
+    install("corekit-lifo", plugin("scheduler_policies", "lifo"))
+    with pytest.raises(ConfigError) as caught:
+        build_catalog(discover(blocked=["corekit-lifo"])).find("scheduler_policy", "lifo", "use")
+    assert "no such provider. [plugins] block keeps out corekit-lifo: if the part is in there, remove it from the list. Available:" in str(caught.value)
+    assert "Install" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lru-prefix", "cpu-swap"])
+def test_a_part_that_is_still_to_come(name: str) -> None:
+    with pytest.raises(ConfigError, match="no such provider. It is not part of this version yet. Available: none."):
+        catalog().find("block_allocator", name, "use")
+
+
 def test_two_of_one_name_need_the_distribution() -> None:
     two = catalog(provider("torch"), provider("torch"), distributions=("a", "b"))
     with pytest.raises(ConfigError, match="Say which: a:torch, b:torch"):
