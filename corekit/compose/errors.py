@@ -26,8 +26,12 @@ class BindError(CorekitError):
 
 def near(name: str, known: Iterable[str]) -> str:
     """ " Did you mean x?" for a misspelt name, or nothing."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {match[0]!r}?" if match else ""
+    match = nearest(name, known)
+    return f" Did you mean {match!r}?" if match else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
 def listed(names: Iterable[str]) -> str:

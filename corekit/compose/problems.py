@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from .errors import near
+from .errors import near, nearest
 
 Path = tuple[str | int, ...]
 
@@ -101,7 +101,10 @@ def _element(annotation: Any) -> Any:
 def _unknown(key: str, is_table: bool, known: Iterable[str], hints: Mapping[str, str]) -> str:
     if not is_table and key in hints:
         return f"unknown key. It is {hints[key]}."
-    return f"unknown {'table' if is_table else 'key'}.{near(key, known) or ' Known: ' + ', '.join(known) + '.'}"
+    meant = near(key, known)
+    if not meant and not is_table and (name := nearest(key, hints)):
+        meant = f" Did you mean {name!r}, which is {hints[name]}?"
+    return f"unknown {'table' if is_table else 'key'}.{meant or ' Known: ' + ', '.join(known) + '.'}"
 
 
 def _walk(model: type[BaseModel], path: Path) -> tuple[type[BaseModel] | None, FieldInfo | None]:
