@@ -9,7 +9,7 @@ import asyncio
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import aclosing
 from os import PathLike
@@ -75,7 +75,8 @@ class LLM:
         params: one for all, or one for each. progress: a bar on standard error when it takes longer than a second.
         Raises the first error of any prompt, naming its index, when the other requests of this call have ended.
         """
-        several = [prompts] if isinstance(prompts, str | Prompt) or _are_ids(prompts) else list(prompts)
+        one = isinstance(prompts, str | Prompt) or _are_ids(prompts)
+        several = [prompts] if one else _listed(prompts, "prompts", "text, a list of token ids, a Prompt, or a list of those")
         asked = [_prompt(index, prompt) for index, prompt in enumerate(several)]
         return self._answer(asked, _each(SamplingParams() if params is None else params, len(asked)), progress)
 
@@ -87,14 +88,17 @@ class LLM:
         progress: bool = True,
     ) -> list[RequestOutput]:
         """The same for one conversation or a list of them. Without params an answer may fill the context."""
-        one = not messages or isinstance(messages[0], Mapping)
-        conversations: Any = [messages] if one else messages
-        asked = [Prompt(messages=tuple(conversation)) for conversation in conversations]
+        given: list[Any] = _listed(messages, "messages", "a list of messages, or a list of such lists")
+        asked = [_conversation(one) for one in ([given] if not given or isinstance(given[0], Mapping) else given)]
         return self._answer(asked, _each(SamplingParams(max_tokens=None) if params is None else params, len(asked)), progress)
 
     def close(self) -> None:
         """End the engine; calls that still wait end with an error or with what there is. A second call does nothing."""
         self._end()
+
+    def __repr__(self) -> str:
+        model = self._assembly.client.model
+        return f"<LLM {model.name!r}, context {model.max_model_len:,} tokens{'' if self._end.alive else ', closed'}>"
 
     def __enter__(self) -> LLM:
         return self
@@ -268,9 +272,16 @@ def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _are_ids(prompts: Sequence[object]) -> bool:
+def _are_ids(prompts: object) -> bool:
     """One prompt of ids, not a list of prompts. An empty list is one of no prompts."""
-    return bool(prompts) and all(isinstance(item, int) for item in prompts)
+    return isinstance(prompts, Sequence) and bool(prompts) and all(isinstance(item, int) for item in prompts)
+
+
+def _listed(given: object, name: str, wanted: str) -> list[Any]:
+    """given as a list. A text, or a table, could be walked through as well, and is never meant so."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidRequest(f"{name} must be {wanted}, got {type(given).__name__}", field=name)
+    return list(given)
 
 
 def _prompt(index: int, prompt: object) -> Prompt:
@@ -283,12 +294,24 @@ def _prompt(index: int, prompt: object) -> Prompt:
     raise InvalidRequest(f"prompts[{index}] must be text, a list of token ids or a Prompt, got {type(prompt).__name__}", field="prompts")
 
 
+def _conversation(messages: object) -> Prompt:
+    wanted = 'must be a mapping with a role that is text, as in {"role": "user", "content": "Hello"}'
+    listed = _listed(messages, "messages", "a list of messages, or a list of such lists")
+    for index, message in enumerate(listed):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InvalidRequest(f"messages[{index}] {wanted}, got {message!r:.200}", field="messages")
+    return Prompt(messages=tuple(listed))
+
+
 def _each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:
     if isinstance(params, SamplingParams):
         return [params] * count
-    if len(params) != count:
-        raise InvalidRequest(f"params must be one for all or one for each of the {count} prompts, got {len(params)}", field="params")
-    return params
+    each = _listed(params, "params", "SamplingParams, as in SamplingParams(max_tokens=3), or a list of those")
+    if len(each) != count:
+        raise InvalidRequest(f"params must be one for all or one for each of the {count} prompts, got {len(each)}", field="params")
+    if wrong := [index for index, one in enumerate(each) if not isinstance(one, SamplingParams)]:
+        raise InvalidRequest(f"params[{wrong[0]}] must be SamplingParams, got {type(each[wrong[0]]).__name__}", field="params")
+    return each
 
 
 def _at(index: int, error: CorekitError) -> CorekitError:

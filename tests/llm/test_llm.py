@@ -72,6 +72,49 @@ def test_every_form_of_prompt(llm):
     assert llm.generate([], GREEDY) == llm.generate([], []) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a", {"max_tokens": 3}), r"params must be SamplingParams, as in SamplingParams\(max_tokens=3\), or a list of those, got dict"),
+        ((["a"], [{"max_tokens": 3}]), r"params\[0\] must be SamplingParams, got dict"),
+        ((["a"], 3), "params must be SamplingParams, .* got int"),
+        ((5,), "prompts must be text, a list of token ids, a Prompt, or a list of those, got int"),
+        ((None,), "prompts must be text, .* got NoneType"),
+        (({"text": "a"},), "prompts must be text, .* got dict"),
+    ],
+)
+def test_what_is_no_prompt_and_no_params(llm, arguments, said):
+    with pytest.raises(InvalidRequest, match=f"^{said}$"):
+        llm.generate(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ("hello", "messages must be a list of messages, or a list of such lists, got str"),
+        (["hello"], "messages must be a list of messages, or a list of such lists, got str"),
+        ({"role": "user", "content": "x"}, "messages must be .* got dict"),
+        (5, "messages must be .* got int"),
+        ([{"rol": "user"}], r"messages\[0\] must be a mapping with a role that is text, as in .* got {'rol': 'user'}"),
+        ([[{"role": "user", "content": "x"}, 5]], r"messages\[1\] must be a mapping .* got 5"),
+    ],
+)
+def test_what_is_no_conversation(llm, messages, said):
+    with pytest.raises(InvalidRequest, match=f"^{said}$"):
+        llm.chat(messages, GREEDY)
+
+
+def test_it_says_what_it_is():
+    with scripted() as made:
+        assert repr(made) == "<LLM 'scripted', context 256 tokens>"
+    assert repr(made) == "<LLM 'scripted', context 256 tokens, closed>"
+
+
+def test_a_misspelt_key_is_found_in_its_table():
+    with pytest.raises(ConfigError, match=r"\[max_num_seq\]: unknown key. Did you mean 'max_num_seqs', which is \[scheduler\] max_num_seqs\?"):
+        LLM(max_num_seq=4)
+
+
 def test_params_for_each_prompt(llm):
     outputs = llm.generate(["c", "d"], [GREEDY, SamplingParams(temperature=0.0, stop="t", n=2, logprobs=1)])
     assert [[o.text for o in output.outputs] for output in outputs] == [["alpha"], ["be", "be"]]
