@@ -111,7 +111,7 @@ class Answering:
                     self._stopwatch.news(index, sample)
                 yield samples
                 if cut and output.finished:
-                    raise ApiError(500, f"The request was ended early ({', '.join(map(str, cut))}).", code="request_failed")
+                    raise ApiError(500, f"The request was ended early ({', '.join(map(str, cut))})", code="request_failed")
 
     async def _whole(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
         gathered = [Gathered() for _ in range(len(self._job.prompts) * self._job.params.n)]

@@ -19,10 +19,11 @@ from corekit.api import EngineClient
 from .drain import Drain
 from .errors import ApiError, unavailable
 from .exchange import Exchange
+from .fields import cut
 from .gate import Gate
 from .metrics import Meters
 from .options import HttpOptions
-from .requests import chat_job, completion_job, served_names
+from .requests import chat_job, check_model, completion_job, served_names
 from .shapes import ChatShape, CompletionShape
 from .wire import ModelCard, ModelList
 
@@ -39,9 +40,8 @@ class Pages:
         return _json(ModelList(data=[self._card(name) for name in served_names(self._client.model, self._options)]))
 
     async def model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in served_names(self._client.model, self._options):
-            raise ApiError(404, f"The model {name[:60]!r} does not exist here.", param="model", code="model_not_found")
+        name = request.path_params["id"]
+        check_model(name, self._client.model, self._options)
         return _json(self._card(name))
 
     async def health(self, request: Request) -> Response:
@@ -71,7 +71,7 @@ def routes(client: EngineClient, options: HttpOptions, meters: Meters, drain: Dr
     chat = Exchange(client, options, meters, drain, read=chat_job, shape=ChatShape)
     return [
         Route("/v1/models", pages.models),
-        Route("/v1/models/{name:path}", pages.model),
+        Route("/v1/models/{id:path}", pages.model),
         Route("/v1/completions", completions, methods=["POST"], name="completions"),
         Route("/v1/chat/completions", chat, methods=["POST"], name="chat_completions"),
         Route("/health", pages.health),
@@ -96,10 +96,13 @@ def _json(value: object) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     """What the router says: no such path, or no such method there."""
     assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    path = cut(request.scope["path"])
     if error.status_code == 404:
-        refusal = ApiError(404, "There is no such path on this server.", code="not_found")
+        refusal = ApiError(404, f"This server has no route {path}. Its routes: {', '.join(route.path_format for route in request.app.routes)}", code="not_found")
     elif error.status_code == 405:
-        refusal = ApiError(405, f"This path does not take the method {request.method[:20]}.", code="method_not_allowed")
+        allowed = headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+        refusal = ApiError(405, f"{path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed")
     else:
         refusal = ApiError(error.status_code, str(error.detail))
-    return Response(refusal.body(), status_code=refusal.status, headers=dict(error.headers or {}), media_type="application/json")
+    return Response(refusal.body(), status_code=refusal.status, headers=headers, media_type="application/json")

@@ -61,4 +61,4 @@ def from_exception(error: BaseException, names: dict[str, str] | None = None) ->
 
 def unexpected(request_id: str) -> ApiError:
     """500 without internals: the log has them, under the same id."""
-    return ApiError(500, f"The server failed to answer this request. Its log has the cause under request id {request_id}.", code="internal_error")
+    return ApiError(500, f"The server failed to answer this request. Its log has the cause under request id {request_id}", code="internal_error")

@@ -53,7 +53,7 @@ class Exchange:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stopwatch = self._meters.start()
         if self._drain.begun:
-            raise unavailable("This server is stopping and takes no new work.", "draining")
+            raise unavailable("This server is stopping and takes no new work", "draining")
         body = await read_body(scope, receive, self._options)
         names: dict[str, str] = {}
         reply = Reply(send)
@@ -99,7 +99,7 @@ class Exchange:
         elif gone:
             raise ClientLeft
         else:
-            raise unavailable("This server was told to stop before the answer was complete.", "draining")
+            raise unavailable("This server was told to stop before the answer was complete", "draining")
 
 
 async def _left(receive: Receive) -> None:
@@ -113,9 +113,9 @@ async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> byt
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind != b"application/json":
         shown = kind[:60].decode("latin-1") or "nothing"
-        raise ApiError(415, f"The content-type must be application/json, got {shown!r}.", code="unsupported_media_type")
+        raise ApiError(415, f"The content-type must be application/json, got {shown!r}", code="unsupported_media_type")
     # The connection stays open and what still comes is dropped: closed at once, it would be reset before the client reads the answer.
-    too_large = ApiError(413, f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes).", code="request_too_large")
+    too_large = ApiError(413, f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes)", code="request_too_large")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > options.max_body_bytes:
         raise too_large
@@ -132,4 +132,4 @@ async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> byt
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
-        raise ApiError(408, f"The body did not arrive within {options.body_seconds:g} s.", code="body_timeout", headers={"connection": "close"}) from None
+        raise ApiError(408, f"The body did not arrive within {options.body_seconds:g} s", code="body_timeout", headers={"connection": "close"}) from None

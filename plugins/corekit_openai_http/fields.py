@@ -66,20 +66,23 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _FIELD = re.compile(r"^Object (missing required|contains unknown) field `([^`]*)`$")
+_JSON_NAMES: Mapping[str, str] = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 T = TypeVar("T")
 
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body, without its nulls: null means absent."""
-    too_deep = invalid(f"The body nests more than {MAX_DEPTH} levels deep.", code="json_too_deep")
+    too_deep = invalid(f"The body nests more than {MAX_DEPTH} levels deep", code="json_too_deep")
+    if not body.strip():
+        raise invalid("The body is empty; send a JSON object", code="invalid_json")
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
         raise too_deep from None
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        raise invalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise invalid("The body must be a JSON object.", code="invalid_json")
+        raise invalid("The body must be a JSON object", code="invalid_json")
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):  # counting is a thousand times faster than walking
         raise too_deep
     return {name: given for name, given in value.items() if given is not None}
@@ -98,9 +101,14 @@ def drop_without_effect(fields: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def cut(text: str) -> str:
+    """A client's own word, of any length, as an error shows it."""
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
 def unsupported(name: str, neutral: tuple[Any, ...] = ()) -> ApiError:
     accepted = f"; only {msgspec.json.encode(neutral[0]).decode()}, which changes nothing, is accepted" if neutral else ""
-    return invalid(f"{name} is not supported by this server{accepted}. Leave it out.", name, code="unsupported_parameter")
+    return invalid(f"{name} is not supported by this server{accepted}. Leave it out", name, code="unsupported_parameter")
 
 
 def convert(value: Any, kind: type[T], at: str = "") -> T:
@@ -117,13 +125,18 @@ def _named(message: str, kind: type, at: str) -> ApiError:
         message, path = message[: found.start()], found[1]
     param = f"{at}.{path}" if at and path and not path.startswith("[") else at + path
     if field := _FIELD.match(message):
-        own = field[2] if len(field[2]) <= MAX_SHOWN else field[2][: MAX_SHOWN - 3] + "..."  # it is the client's, of any length
+        own = cut(field[2])
         name = f"{param}.{own}" if param else own
         if field[1] == "missing required":
-            return invalid(f"{name} is required.", name, code="missing_required_parameter")
+            return invalid(f"{name} is required", name, code="missing_required_parameter")
         near = difflib.get_close_matches(own, getattr(kind, "__struct_fields__", ()), 1) if not path else []
-        return invalid(f"{name} is not a field that this server knows.{f' Did you mean {near[0]}?' if near else ''}", name, code="unknown_parameter")
-    return invalid(f"{param or 'the body'} has a wrong value: {message[:1].lower()}{message[1:].replace('`', '')}.", param or None, code="invalid_type")
+        return invalid(f"{name} is not a field that this server knows{f'. Did you mean {near[0]}?' if near else ''}", name, code="unknown_parameter")
+    return invalid(f"{param or 'the body'} has a wrong value: {message[:1].lower()}{_in_json(message[1:])}", param or None, code="invalid_type")
+
+
+def _in_json(message: str) -> str:
+    """msgspec's words with the names that types have in JSON."""
+    return re.sub(r"`([^`]*)`", lambda found: " or ".join(_JSON_NAMES.get(kind, kind) for kind in found[1].split(" | ")), message)
 
 
 def _deeper_than(value: dict[str, Any], limit: int) -> bool:

@@ -69,7 +69,7 @@ class Gate:
         for accepted in self._digests:  # all of them, whatever the first said: the time tells nothing
             known |= hmac.compare_digest(digest, accepted)
         if scheme.lower() != b"bearer" or not known:
-            message = "The API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
+            message = "The API key is missing or wrong. Send it as the header Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
 
     async def _refuse(self, error: Exception, visit: Visit, send: Send) -> None:

@@ -29,7 +29,7 @@ class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def read_messages(given: list[Any]) -> tuple[Mapping[str, str], ...]:
     """Checked messages with text content; several text parts become lines."""
     if not 1 <= len(given) <= MAX_MESSAGES:
-        raise invalid(f"messages must hold from 1 to {MAX_MESSAGES} messages, got {len(given)}.", "messages", code=None if given else "empty_prompt")
+        raise invalid(f"messages must hold from 1 to {MAX_MESSAGES} messages, got {len(given)}", "messages", code=None if given else "empty_prompt")
     return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(given))
 
 
@@ -41,19 +41,19 @@ def _message(item: Any, at: str) -> Mapping[str, str]:
                 raise unsupported(f"{at}.{name}")
     message = convert(fields, Message, at)
     if message.role in ("tool", "function"):
-        raise invalid(f"{at}.role {message.role!r} is not supported: this server has no tool calls.", f"{at}.role", code="unsupported_value")
+        raise invalid(f"{at}.role {message.role!r} is not supported: this server has no tool calls", f"{at}.role", code="unsupported_value")
     if message.role not in _ROLES:
-        raise invalid(f"{at}.role must be one of {', '.join(_ROLES)}.", f"{at}.role", code="invalid_value")
+        raise invalid(f"{at}.role must be one of {', '.join(_ROLES)}", f"{at}.role", code="invalid_value")
     return {"role": _ROLES[message.role], "content": message.content if isinstance(message.content, str) else _joined(message.content, f"{at}.content")}
 
 
 def _joined(parts: list[Any], at: str) -> str:
     if not parts:
-        raise invalid(f"{at} is an empty list; give a string or text parts.", at)
+        raise invalid(f"{at} is an empty array; give a string or text parts", at)
     texts = []
     for index, part in enumerate(parts):
         here = f"{at}[{index}]"
         if isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] != "text":
-            raise invalid(f"{here}.type {part['type'][:40]!r} is not supported: this server takes text parts only.", f"{here}.type", code="unsupported_value")
+            raise invalid(f"{here}.type {part['type'][:40]!r} is not supported: this server takes text parts only", f"{here}.type", code="unsupported_value")
         texts.append(convert(part, TextPart, here).text)
     return "\n".join(texts)

@@ -67,7 +67,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
             self.send_400_response("")
         self._num_stuck_bytes = 0 if self._moved else self._num_stuck_bytes + len(data)
         if self._num_stuck_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(ApiError(431, f"The head or the trailers of the request are larger than {MAX_HEAD_BYTES} bytes.", code="head_too_large"))
+            self._refuse(ApiError(431, f"The head or the trailers of the request are larger than {MAX_HEAD_BYTES} bytes", code="head_too_large"))
         self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
         if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
             self.flow.resume_reading()  # a connection that is not read from does not show that its client left
@@ -80,7 +80,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
 
     def _expired(self, phase: str) -> None:
         if phase == "head":
-            self._refuse(ApiError(408, "The head of the request did not arrive in time (head_seconds).", code="head_timeout"))
+            self._refuse(ApiError(408, "The head of the request did not arrive in time (head_seconds)", code="head_timeout"))
         self.transport.close()
 
     def on_response_complete(self) -> None:
@@ -146,7 +146,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(ApiError(400, "This is not a valid HTTP request.", code="invalid_http"))
+        self._refuse(ApiError(400, "This is not a valid HTTP request", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
         if self._running is None or self._running.response_complete or not self._running.response_started:  # else it would stand inside an answer

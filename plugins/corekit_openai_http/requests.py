@@ -13,7 +13,7 @@ from corekit.api import ModelFacts, Prompt, SamplingParams
 from corekit.api.types import MAX_TOP_LOGPROBS
 
 from .errors import ApiError, invalid
-from .fields import MAX_SHOWN, convert, drop_without_effect, unsupported
+from .fields import convert, cut, drop_without_effect, unsupported
 from .messages import read_messages
 from .options import HttpOptions
 
@@ -109,7 +109,7 @@ def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) ->
     body = convert(drop_without_effect(fields), ChatBody)
     _check_common(body, model, options)
     if body.top_logprobs is not None and not body.logprobs:
-        raise invalid("top_logprobs needs logprobs: true.", "top_logprobs")
+        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     _bounded("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
     _bounded("max_completion_tokens", body.max_completion_tokens, 1, 2**31 - 1)
     prompt = Prompt(messages=read_messages(body.messages), template=_template(body))
@@ -137,28 +137,25 @@ def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, l
 
 
 def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: HttpOptions) -> None:
-    names = served_names(model, options)
-    if body.model not in names:
-        message = f"The model {_short(body.model)} does not exist here. This server has: {', '.join(names)}."
-        raise ApiError(404, message, param="model", code="model_not_found")
+    check_model(body.model, model, options)
     _bounded("n", body.n, 1, options.max_n)
     if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
-        raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes.", "request_id")
+        raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes", "request_id")
     if body.stream_options is not None:
         if not body.stream:
-            raise invalid("stream_options needs stream: true.", "stream_options")
+            raise invalid("stream_options needs stream: true", "stream_options")
         for name in ("include_obfuscation", "continuous_usage_stats"):
             if getattr(body.stream_options, name):
                 raise unsupported(f"stream_options.{name}", (False,))
     if not model.supports_logprobs and (body.logprobs or body.logprobs == 0) and body.logprobs is not False:
-        raise invalid("logprobs are not supported by the sampler of this server. Leave the field out.", "logprobs", code="unsupported_parameter")
+        raise invalid("logprobs are not supported by the sampler of this server. Leave the field out", "logprobs", code="unsupported_parameter")
 
 
 def _check_size(job: Job, model: ModelFacts, options: HttpOptions) -> None:
     n, logprobs = job.params.n, job.params.logprobs or 0
     num_choices = len(job.prompts) * n
     if num_choices > options.max_choices:
-        message = f"{len(job.prompts)} prompts with n = {n} are {num_choices} choices, at most {options.max_choices} are allowed (max_choices)."
+        message = f"{len(job.prompts)} prompts with n = {n} are {num_choices} choices, at most {options.max_choices} are allowed (max_choices)"
         raise invalid(message, "n" if n > 1 else "prompt")
     max_tokens = min(job.params.max_tokens or model.max_model_len, model.max_model_len)
     num_entries = num_choices * max_tokens * (1 + logprobs)
@@ -166,25 +163,33 @@ def _check_size(job: Job, model: ModelFacts, options: HttpOptions) -> None:
         field = "max_tokens" if num_choices * max_tokens > options.max_answer_entries else "logprobs"
         name = job.names.get(field, field)
         message = f"{name}: {num_choices} choices of up to {max_tokens} tokens with {logprobs} logprobs each are {num_entries} entries, "
-        raise invalid(f"{message}at most {options.max_answer_entries} are allowed (max_answer_entries). Ask for less, or stream.", name)
+        raise invalid(f"{message}at most {options.max_answer_entries} are allowed (max_answer_entries). Ask for less, or stream", name)
 
 
 def served_names(model: ModelFacts, options: HttpOptions) -> tuple[str, ...]:
-    """Names that requests may use, the one to show first."""
-    return tuple(dict.fromkeys(options.served_model_names or (model.name, *model.aliases)))
+    """Names to show: each is one model to a client."""
+    return tuple(dict.fromkeys(options.served_model_names or (model.name,)))
+
+
+def check_model(name: str, model: ModelFacts, options: HttpOptions) -> None:
+    """Raises ApiError when requests may not use this name. Where none is configured, the model's aliases may be used too."""
+    names = served_names(model, options)
+    if name not in names and (options.served_model_names or name not in model.aliases):
+        message = f"The model {cut(name)!r} does not exist here. This server has: {', '.join(names)}"
+        raise ApiError(404, message, param="model", code="model_not_found")
 
 
 def _template(body: ChatBody) -> Mapping[str, Any]:
     """Options of the chat template: the two fields of the request, then what the template itself may know."""
     add = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
     if add and body.continue_final_message:
-        raise invalid("continue_final_message and add_generation_prompt exclude each other.", "continue_final_message")
+        raise invalid("continue_final_message and add_generation_prompt exclude each other", "continue_final_message")
     own: dict[str, Any] = {"add_generation_prompt": add}
     if body.continue_final_message:
         own["continue_final_message"] = True
     for name in ("add_generation_prompt", "continue_final_message"):
         if name in body.chat_template_kwargs:
-            raise invalid(f"{name} is a field of the request itself, not of chat_template_kwargs.", f"chat_template_kwargs.{name}")
+            raise invalid(f"{name} is a field of the request itself, not of chat_template_kwargs", f"chat_template_kwargs.{name}")
     return {**own, **body.chat_template_kwargs}
 
 
@@ -197,31 +202,28 @@ def _prompts(given: str | list[Any], max_prompts: int, max_tokens: int) -> tuple
     if isinstance(given[0], int) and not isinstance(given[0], bool):
         return (_prompt(given, "prompt", max_tokens),)
     if len(given) > max_prompts:
-        raise invalid(f"prompt holds {len(given)} prompts, at most {max_prompts} are allowed.", "prompt")
+        raise invalid(f"prompt holds {len(given)} prompts, at most {max_prompts} are allowed", "prompt")
     return tuple(_prompt(item, f"prompt[{index}]", max_tokens) for index, item in enumerate(given))
 
 
 def _prompt(item: Any, at: str, max_tokens: int) -> Prompt:
     if not isinstance(item, str | list):
-        raise invalid(f"{at} must be a string or a list of token ids.", at, code="invalid_type")
+        raise invalid(f"{at} must be a string or an array of token ids", at, code="invalid_type")
     if not item:
         raise _empty(at)
     if isinstance(item, str):
         return Prompt(text=item)
     if len(item) >= max_tokens:  # before its ids are looked at: millions of them would hold up every stream
-        message = f"{at} has {len(item)} tokens, but the context of this model is {max_tokens} tokens, one of them to generate."
+        message = f"{at} has {len(item)} tokens, but the context of this model is {max_tokens} tokens, one of them to generate"
         raise invalid(message, at, code="context_length_exceeded")
     return Prompt(token_ids=tuple(convert(item, list[int], at)))
 
 
 def _empty(at: str) -> ApiError:
-    return invalid(f"{at} is empty: there is nothing to continue.", at, code="empty_prompt")
+    return invalid(f"{at} is empty: there is nothing to continue", at, code="empty_prompt")
 
 
 def _bounded(name: str, value: int | None, least: int, most: int) -> None:
     if value is not None and not least <= value <= most:
-        raise invalid(f"{name} must be an integer from {least} to {most}, got {_short(str(value))}.", name)
+        raise invalid(f"{name} must be an integer from {least} to {most}, got {cut(str(value))}", name)
 
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "...")

@@ -238,5 +238,6 @@ def check_error(response: httpx.Response) -> dict[str, Any]:
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert isinstance(body["error"]["message"], str)
+    assert not body["error"]["message"].endswith(".") or body["error"]["message"].endswith("..."), "messages end without a full stop"
     assert response.headers["x-request-id"]
     return dict(body["error"])

@@ -275,6 +275,43 @@ def test_malformed_bodies(live: Live, content: bytes, status: int, code: str) ->
     assert check_error(response)["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n": 17}, "n must be an integer from 1 to 16, got 17"),
+        ({"n": "17"}, "n has a wrong value: expected integer or null, got string"),
+        ({"temperature": True}, "temperature has a wrong value: expected number or null, got boolean"),
+        ({"stop": 0.5}, "stop has a wrong value: expected string or array or null, got number"),
+        ({"prompt": {}}, "prompt has a wrong value: expected string or array, got object"),
+        ({"prompt": [["a"]]}, "prompt[0][0] has a wrong value: expected integer, got string"),
+        ({"prompt": ["a", 1]}, "prompt[1] must be a string or an array of token ids"),
+        ({"model": "x" * 99}, f"The model '{'x' * 57}...' does not exist here. This server has: {MODEL}"),
+        ({"temprature": 1}, "temprature is not a field that this server knows. Did you mean temperature?"),
+        ({"zzz": 1}, "zzz is not a field that this server knows"),
+    ],
+)
+def test_messages_use_the_words_of_json(live: Live, fields: dict[str, Any], message: str) -> None:
+    assert check_error(complete(live, **fields))["message"] == message
+
+
+@pytest.mark.parametrize("content", [b"", b" \r\n"])
+def test_an_empty_body_is_called_empty(live: Live, content: bytes) -> None:
+    response = live.http.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert check_error(response)["message"] == "The body is empty; send a JSON object"
+
+
+def test_a_wrong_route_or_method_is_told_the_right_ones(live: Live) -> None:
+    routes = "/v1/models, /v1/models/{id}, /v1/completions, /v1/chat/completions, /health, /version, /metrics"
+    for path, shown in (("/v1/embeddings", "/v1/embeddings"), ("/" + "x" * 99, "/" + "x" * 56 + "...")):
+        assert check_error(live.http.get(path))["message"] == f"This server has no route {shown}. Its routes: {routes}"
+    for path, method, allowed in (("/v1/completions", "GET", "POST"), ("/health", "POST", "GET, HEAD"), ("/v1/models/x", "DELETE", "GET, HEAD")):
+        response = live.http.request(method, path)
+        assert response.status_code == 405
+        assert response.headers["allow"] == allowed
+        assert check_error(response)["message"] == f"{path} takes {allowed}, not {method}"
+
+
 def test_answers_within_their_bounds_are_given(live: Live) -> None:
     many = ["a"] * 32
     for fields in ({"prompt": many}, {"prompt": many[:2], "n": 16}, {"n": 16, "max_tokens": 186, "logprobs": 20}, {"prompt": many, "max_tokens": 9999}):
@@ -378,7 +415,7 @@ def test_generated_bytes_get_an_error_in_form(live: Live, content: bytes) -> Non
 def test_models(live: Live) -> None:
     listed = live.http.get("/v1/models").json()
     assert listed["object"] == "list"
-    assert [card["id"] for card in listed["data"]] == [MODEL, "other/alias"]
+    assert [card["id"] for card in listed["data"]] == [MODEL], "a name that requests may use as well is not a second model"
     assert live.http.get("/v1/models/other/alias").json() == {
         "id": "other/alias",
         "object": "model",
