@@ -99,7 +99,8 @@ def _http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     path = cut(request.scope["path"])
     if error.status_code == 404:
-        refusal = ApiError(404, f"This server has no route {path}. Its routes: {', '.join(route.path_format for route in request.app.routes)}", code="not_found")
+        known = ", ".join(route.path_format for route in request.app.routes)
+        refusal = ApiError(404, f"This server has no route {path}. Its routes: {known}", code="not_found")
     elif error.status_code == 405:
         allowed = headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
         refusal = ApiError(405, f"{path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed")

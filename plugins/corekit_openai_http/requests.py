@@ -226,4 +226,3 @@ def _empty(at: str) -> ApiError:
 def _bounded(name: str, value: int | None, least: int, most: int) -> None:
     if value is not None and not least <= value <= most:
         raise invalid(f"{name} must be an integer from {least} to {most}, got {cut(str(value))}", name)
-
