@@ -42,7 +42,8 @@ class Verbs(click.Group):
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 a request failed, 2 usage, 3 configuration, 4 model, 5 address; 130 and 143 after signals.",
+    epilog="Exit codes: 0 done, 1 a request failed or was refused, 2 usage, 3 configuration, 4 model, 5 address. After a signal serve "
+    "ends with 0, the others with 130 (SIGINT) or 143 (SIGTERM); a second signal ends any of them with those at once.",
 )
 @click.version_option(__version__, prog_name="corekit", message="%(prog)s %(version)s")
 def main() -> None:

@@ -9,6 +9,7 @@ import click
 from .common import overrides, read, talk, target
 from .failing import CONFIG, failing
 from .log import set_up
+from .signals import Stopped, stopping
 
 
 @click.command()
@@ -25,9 +26,12 @@ def check(target: str | None, overrides: tuple[str, ...], log_level: str, debug:
     from corekit.compose.composition import compose
     from corekit.compose.rehearsal import rehearse
 
-    with failing(CONFIG, debug=debug):
-        composition = compose(read(target, overrides), clock=time.monotonic)
-        rehearse(composition)
+    try:
+        with stopping(), failing(CONFIG, debug=debug):
+            composition = compose(read(target, overrides), clock=time.monotonic)
+            rehearse(composition)
+    except Stopped as stopped:
+        raise click.exceptions.Exit(stopped.code) from None
     context, spec = composition.context, composition.spec
     click.echo(f"{'SLOT':<18} {'PROVIDER':<16} {'DISTRIBUTION':<24} WHY")
     for line in composition.summary():

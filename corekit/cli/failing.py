@@ -9,7 +9,8 @@ from typing import NoReturn
 
 import click
 
-from corekit.api import CorekitError, InvalidRequest
+from corekit.api import CorekitError
+from corekit.bench.errors import BenchUsage
 from corekit.compose.errors import BindError, ConfigError, ModelError
 from corekit.weights.errors import SourceError
 
@@ -36,7 +37,7 @@ def failing(code: int, *, debug: bool) -> Iterator[None]:
 
 
 def _code(error: Exception, code: int) -> int:
-    for kind, own in ((ConfigError, CONFIG), (SourceError, LOAD), (ModelError, LOAD), (BindError, ADDRESS), (InvalidRequest, USAGE)):
+    for kind, own in ((ConfigError, CONFIG), (SourceError, LOAD), (ModelError, LOAD), (BindError, ADDRESS), (BenchUsage, USAGE)):
         if isinstance(error, kind):
             return own
     return code

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", metavar="[FILE]", required=False)
 @overrides
 @click.option("--verbose", is_flag=True, help="Show the traceback of each failure.")
 def plugins(file: str | None, overrides: tuple[str, ...], verbose: bool) -> None:

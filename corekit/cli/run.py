@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("prompt")
-@click.option("--config", "file", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="A TOML file.")
+@click.option("--config", "file", metavar="FILE", help="A TOML file.")
 @click.option("--model", "source", metavar="SOURCE", help="Where the weights come from, as in `corekit serve`.")
 @click.option("--system", help="A system message.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
@@ -56,6 +56,8 @@ def run(
             from corekit.compose.assemble import finish
             from corekit.compose.composition import compose
 
+            if not text:
+                fail("PROMPT is empty, so there is nothing to answer. Give at least one character.", USAGE)
             roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
             messages = tuple({"role": role, "content": content} for role, content in roles)
             with failing(USAGE, debug=debug):
@@ -65,6 +67,8 @@ def run(
                 composition = compose(read_config(source, overrides, file=file), given={"frontend": ()}, clock=time.monotonic)
             if not raw and not composition.tokenizer.has_chat_template:
                 fail(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
+            if max_tokens >= (longest := composition.context.max_model_len):
+                fail(f"--max-tokens {max_tokens}: prompt and answer together have at most {longest} tokens here. Ask for at most {longest - 1}.", FAILED)
             with failing(LOAD, debug=debug):
                 assembly = finish(composition)
             with failing(FAILED, debug=debug), assembly:

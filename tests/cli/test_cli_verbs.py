@@ -199,6 +199,30 @@ def test_a_signal_while_standard_input_is_awaited(tmp_path: Path) -> None:
         os.close(writing)
 
 
+def test_what_cannot_be_answered_is_refused_before_weights(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corekit.builtin.scripted.Scripted.load", lambda *_: pytest.fail("weights were loaded"))
+    file = write(tmp_path)
+    done = invoke("run", "", "--config", file)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "PROMPT is empty" in done.stderr
+    done = invoke("run", "hello", "--config", file, "--max-tokens", "4096")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "--max-tokens 4096: prompt and answer together have at most 4096 tokens here. Ask for at most 4095." in done.stderr
+
+
+def test_a_refused_request_is_exit_code_1(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("run", "hello" * 1000, "--config", write(tmp_path))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "the context of this model is" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("run", "hello", "--config"), ("serve",), ("check",), ("plugins",), ("config", "show")])
+def test_a_file_that_is_not_there_is_exit_code_3(tmp_path: Path, invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    done = invoke(*arguments, str(tmp_path / "nosuch.toml"))
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "nosuch.toml: cannot be read: No such file or directory" in done.stderr
+
+
 def test_run_refuses_what_does_not_go_together(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("run", "hello", "--raw", "--system", "x", "--config", write(tmp_path))
     assert (done.exit_code, done.stdout) == (2, "")
@@ -299,11 +323,12 @@ def test_a_signal_while_loading_is_no_traceback_either(tmp_path: Path) -> None:
         assert server.text == "importing\n"
 
 
-def test_a_signal_while_a_benchmark_loads_is_not_taken_for_a_broken_plugin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", [("bench", "latency"), ("check",)])
+def test_a_signal_while_a_verb_loads_is_not_taken_for_a_broken_plugin(tmp_path: Path, verb: tuple[str, ...]) -> None:
     (tmp_path / "slow_local_plugin.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     file = write(tmp_path, SCRIPTED.replace('["corekit_openai_http"]', '["slow_local_plugin"]'))
-    with running("bench", "latency", file, PYTHONPATH=f"{tmp_path}:{environment().get('PYTHONPATH', '')}") as bench:
-        bench.wait_for("importing")
-        bench.process.send_signal(signal.SIGTERM)
-        assert bench.end() == 143
-        assert bench.text == "importing\n"
+    with running(*verb, file, PYTHONPATH=f"{tmp_path}:{environment().get('PYTHONPATH', '')}") as process:
+        process.wait_for("importing")
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 143
+        assert process.text == "importing\n"
