@@ -6,12 +6,12 @@ Knows the tokenizer, event loops and threads; does not know HTTP, blocks or how 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING
 
 from corekit.api import (
     EngineDead,
@@ -26,21 +26,19 @@ from corekit.api import (
     SamplingParams,
     Tokenizer,
 )
+from corekit.engine.collector import Collector
 from corekit.engine.door import Door, Encoded, check_identity
+from corekit.engine.engine import Engine
 from corekit.engine.line import Line
 from corekit.engine.request import NewRequest
 from corekit.engine.stream import Stream
 from corekit.engine.streams import News, Streams
 
-if TYPE_CHECKING:
-    from corekit.engine.collector import Collector
-    from corekit.engine.engine import Engine
-
 log = logging.getLogger(__name__)
 
 CLOSED = "the engine was closed"
-HEALTH_SECONDS = 5.0
-"""Between two looks at the executor of an idle engine."""
+REST_SECONDS = 5.0
+"""Between two looks at the executor, and at the garbage, of an idle engine."""
 
 
 class Client:
@@ -68,12 +66,14 @@ class Client:
         self._max_queued_requests = max_queued_requests
         self._max_queued_tokens = max_queued_tokens or 4 * model.max_model_len
         self._clock = clock
-        self._collector = collector
+        self._collector = collector or Collector()  # one that is never started does nothing
+        self._collects = collector is not None
         self._door = Door(tokenizer=tokenizer, eos_token_ids=eos_token_ids, model=model, refusal=engine.refusal)
         self._random = random.Random(seed)
         self._lock = threading.Condition()
         self._streams = Streams()
         self._line = Line()
+        self._process = os.getpid()
         self._dead: str | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -90,7 +90,7 @@ class Client:
         """Start the engine's thread. Requests may come before. A second call does nothing."""
         with self._lock:
             if self._thread is None and self._dead is None:
-                if self._collector is not None:
+                if self._collects:
                     self._collector.start()
                 self._thread = threading.Thread(target=self._run, name="corekit-engine", daemon=True)
                 self._thread.start()
@@ -109,8 +109,7 @@ class Client:
             if thread.is_alive():
                 log.warning("the engine's thread did not end within %g s: a step hangs in the executor or the model. It ends with the process", timeout)
                 self._drop_all()
-        if self._collector is not None:
-            self._collector.close()
+        self._collector.close()
 
     async def generate(
         self,
@@ -206,6 +205,8 @@ class Client:
                 self._line.leave(place)
 
     def _check_alive(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineDead(f"this engine lives in process {self._process} and its thread did not come along into this fork: make an engine here")
         if self._dead is not None:
             raise EngineDead(self._dead)
 
@@ -268,17 +269,17 @@ class Client:
 
     def _wait_for_work(self) -> bool:
         """Sleep while the engine is idle, looking after the executor now and then. False: close."""
-        if self._collector is not None:
-            if self._engine.idle:
-                self._collector.idle()
-            else:
-                self._collector.between_steps()
+        if self._engine.idle:
+            self._collector.idle()
+        else:
+            self._collector.between_steps()
         while True:
             with self._lock:
                 if self._engine.idle and not self._closing:
-                    self._lock.wait(HEALTH_SECONDS)
+                    self._lock.wait(REST_SECONDS)
                 if self._closing or not self._engine.idle:
                     return not self._closing
+            self._collector.rest()
             self._engine.check_health()  # a rank that died while nobody asked: health has to say so before the next request
 
     def _step(self) -> None:

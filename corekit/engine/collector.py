@@ -20,8 +20,8 @@ LONG = 60.0
 
 
 class Collector:
-    """Invariant: between `start` and `close` full collections happen in `idle` and `between_steps` only, never during a step;
-    afterwards the process is as before.
+    """Invariant: between `start` and `close` full collections happen in the calls below only, never during a step; afterwards
+    the process is as before.
 
     The collector belongs to the whole process: of several owners the first one rules and the others do nothing.
     """
@@ -31,6 +31,7 @@ class Collector:
         self._clock = clock
         self._previous: tuple[int, int, int] | None = None
         self._seen = 0
+        self._seen_young = 0
         self._last = 0.0
 
     def start(self) -> None:
@@ -51,6 +52,12 @@ class Collector:
             if self._work() >= 1:
                 self._collect()
 
+    def rest(self) -> None:
+        """The engine has been idle for seconds: a full collection if anything was made since. A few objects can hold much memory."""
+        with self._lock:
+            if self._previous is not None and self._num_collections(0) != self._seen_young:
+                self._collect()
+
     def between_steps(self) -> None:
         """Something waits: a full collection only if it cannot wait for `idle` any longer."""
         with self._lock:
@@ -68,17 +75,17 @@ class Collector:
 
     def _work(self) -> float:
         """Since the last full collection; 1 is where Python itself would make one."""
-        return 0 if self._previous is None else (self._num_middle() - self._seen) / max(1, self._previous[2])
+        return 0 if self._previous is None else (self._num_collections(1) - self._seen) / max(1, self._previous[2])
 
     def _collect(self) -> None:
         gc.collect()
         self._note()
 
     def _note(self) -> None:
-        self._seen, self._last = self._num_middle(), self._clock()
+        self._seen, self._seen_young, self._last = self._num_collections(1), self._num_collections(0), self._clock()
 
     @staticmethod
-    def _num_middle() -> int:
-        """Collections of the middle generation so far: what Python itself counts to decide about a full one."""
-        collections: int = gc.get_stats()[1]["collections"]
+    def _num_collections(generation: int) -> int:
+        """Collections of a generation so far; those of the middle one are what Python itself counts to decide about a full one."""
+        collections: int = gc.get_stats()[generation]["collections"]
         return collections

@@ -331,7 +331,7 @@ def test_a_dead_engine_answers_everybody_and_takes_nobody():
 
 
 def test_an_executor_that_dies_while_nobody_asks_is_seen(monkeypatch):
-    monkeypatch.setattr("corekit.engine.client.HEALTH_SECONDS", 0.01)
+    monkeypatch.setattr("corekit.engine.client.REST_SECONDS", 0.01)
     engine = StandIn()
 
     async def body(client):
@@ -341,6 +341,13 @@ def test_an_executor_that_dies_while_nobody_asks_is_seen(monkeypatch):
         return client.health().reason
 
     assert "rank 1 is gone" in run(engine, body)
+
+
+def test_a_forked_child_is_told_that_the_engine_is_not_its_own(monkeypatch):
+    client = client_of(StandIn())
+    monkeypatch.setattr("corekit.engine.client.os.getpid", lambda: -1)
+    with pytest.raises(EngineDead, match="make an engine here"):
+        asyncio.run(listen(client))
 
 
 # -- closing

@@ -48,6 +48,22 @@ def test_full_collections_wait_until_idle():
         collector.close()
 
 
+def test_rest_collects_what_a_few_objects_hold():
+    collector = Collector()
+    collector.start()
+    try:
+        collector.rest()
+        before = num_full()
+        collector.rest()
+        assert num_full() == before, "nothing was made since"
+        kept = churn(1)
+        collector.rest()
+        assert num_full() == before + 1
+        assert kept
+    finally:
+        collector.close()
+
+
 class Node:
     pass
 
@@ -101,13 +117,6 @@ def test_between_steps_there_is_none_before_it_is_long_ago_and_there_was_work():
     before, now[0] = num_full(), 9 * LONG
     collector.between_steps()
     assert num_full() == before, "it is not its any more"
-
-
-def test_without_a_collector_python_does_as_it_always_does():
-    before = num_full()
-    kept = churn(100)
-    assert num_full() > before
-    assert kept
 
 
 def test_of_two_owners_the_first_rules_and_the_second_restores_nothing():
