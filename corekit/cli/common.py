@@ -39,3 +39,9 @@ def read(target: str | None, overrides: tuple[str, ...], options: Mapping[str, A
     path = file or (target if is_file else None)
     given = {name: value for name, value in (options or {}).items() if value is not None and value != ()}
     return load(Path(path) if path else None, overrides=overrides, environ=environment(), source=None if is_file else target, options=given)
+
+
+def say_loading(config: Config, log_level: str) -> None:
+    """One line at once: libraries and weights take seconds. Who wants to see warnings alone does not see it."""
+    if log_level in ("debug", "info"):
+        click.echo(f"loading {config.model.use if config.model.source == 'none' else config.model.source} ...", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import overrides, talk
+from .common import overrides, say_loading, talk
 from .common import read as read_config
 from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
 from .log import set_up
@@ -52,19 +52,22 @@ def run(
     try:
         with stopping():
             text = _standard_input() if prompt == "-" else prompt
+            if not text:
+                fail("PROMPT is empty, so there is nothing to answer. Give at least one character.", USAGE)
+            with failing(CONFIG, debug=debug):
+                config = read_config(source, overrides, file=file)
+            say_loading(config, log_level)
             from corekit.api import Prompt, SamplingParams
             from corekit.compose.assemble import finish
             from corekit.compose.composition import compose
 
-            if not text:
-                fail("PROMPT is empty, so there is nothing to answer. Give at least one character.", USAGE)
             roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
             messages = tuple({"role": role, "content": content} for role, content in roles)
             with failing(USAGE, debug=debug):
                 asked = Prompt(text=text) if raw else Prompt(messages=messages, template={"add_generation_prompt": True})
                 params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
             with failing(CONFIG, debug=debug):
-                composition = compose(read_config(source, overrides, file=file), given={"frontend": ()}, clock=time.monotonic)
+                composition = compose(config, given={"frontend": ()}, clock=time.monotonic)
             if not raw and not composition.tokenizer.has_chat_template:
                 fail(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
             if max_tokens >= (longest := composition.context.max_model_len):

@@ -11,7 +11,7 @@ import click
 from corekit.api import SupportsBind
 from corekit.compose.errors import BindError
 
-from .common import overrides, read, talk, target
+from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, LOAD, failing
 from .log import set_up
 from .signals import Stopped, run_until_signal, stopping
@@ -50,13 +50,17 @@ def serve(
     dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
     try:
         with stopping():
-            from corekit.compose.assemble import finish
-            from corekit.compose.composition import compose
             from corekit.compose.tree import parse_value
 
             with failing(CONFIG, debug=debug):
                 length = None if max_model_len is None else parse_value(max_model_len)
-                composition = compose(read(target, overrides, {**dotted, "model.max_model_len": length}), clock=time.monotonic)
+                config = read(target, overrides, {**dotted, "model.max_model_len": length})
+            say_loading(config, log_level)
+            from corekit.compose.assemble import finish
+            from corekit.compose.composition import compose
+
+            with failing(CONFIG, debug=debug):
+                composition = compose(config, clock=time.monotonic)
             with failing(LOAD, debug=debug):
                 assembly = finish(composition, bind=True)
             try:

@@ -114,8 +114,10 @@ def test_serve_without_a_frontend_is_refused_before_weights(tmp_path: Path, invo
     assert "there is nothing to serve" in done.stderr
 
 
-def test_a_model_that_is_not_there_is_exit_code_4(tmp_path: Path, invoke: Invoke) -> None:
-    done = invoke("run", "hello", "--model", str(tmp_path / "nothing"))
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_a_model_that_is_not_there_is_exit_code_4(tmp_path: Path, invoke: Invoke, level: str) -> None:
+    done = invoke("run", "hello", "--model", str(tmp_path / "nothing"), "--log-level", level)
+    assert done.stderr.startswith(f"loading {tmp_path / 'nothing'} ...\n") == (level == "info")
     assert (done.exit_code, done.stdout) == (4, "")
     assert "nothing" in done.stderr
     assert "Traceback" not in done.stderr
@@ -236,7 +238,8 @@ def test_a_busy_port_is_one_clear_line(tmp_path: Path, invoke: Invoke) -> None:
         port = taken.getsockname()[1]
         done = invoke("serve", write(tmp_path), "--port", str(port))
     assert (done.exit_code, done.stdout) == (5, "")
-    (line,) = done.stderr.splitlines()
+    loading, line = done.stderr.splitlines()
+    assert loading == "loading scripted ..."
     assert f"127.0.0.1:{port}" in line
     assert "in use" in line
 
@@ -320,7 +323,7 @@ def test_a_signal_while_loading_is_no_traceback_either(tmp_path: Path) -> None:
         server.wait_for("importing")
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == 0
-        assert server.text == "importing\n"
+        assert server.text in ("loading scripted ...\nimporting\n", "importing\nloading scripted ...\n")  # two streams
 
 
 @pytest.mark.parametrize("verb", [("bench", "latency"), ("check",)])
