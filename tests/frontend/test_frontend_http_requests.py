@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -425,15 +423,3 @@ def test_models(live: Live) -> None:
     }
     assert complete(live, model="other/alias").json()["model"] == "other/alias"
     assert json.loads(live.http.get("/version").text)["version"]
-
-
-def test_the_page_lists_the_fields_that_are_accepted_without_effect() -> None:
-    page = (Path(__file__).parents[2] / "docs/slots/frontend.md").read_text()
-    section = page.partition("## What `openai-http` does with fields")[2].partition("\n## ")[0]
-    harmless = re.search(r"without effect, whatever the value: (.*)\.\n", section)
-    assert harmless is not None
-    assert set(re.findall(r"`(\w+)`", harmless[1])) == HARMLESS
-    neutral = {name: json.loads(value) for name, value in re.findall(r"^\| `(\w+)` \| `(.*)` \|$", section, re.MULTILINE)}
-    assert neutral == {name: values[0] for name, values in UNSUPPORTED.items() if values}
-    refused = section.partition("Refused with any value:\n")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", refused)) == {name for name, values in UNSUPPORTED.items() if not values}
