@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,13 +21,19 @@ if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
 
 
+def _length(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and re.fullmatch(r"[0-9]+[kK]?", text) is None:
+        raise click.BadParameter(f"{text!r} is no number of tokens; write it as 4096 or 4k.")
+    return text
+
+
 @click.command()
 @target
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 8000]")
 @click.option("--api-key", "api_keys", multiple=True, help="Key that requests must carry; may be repeated. env:NAME reads a variable.")
 @click.option("--served-model-name", "names", multiple=True, help="Name that requests use for the model; may be repeated.")
-@click.option("--max-model-len", metavar="TOKENS", help="Prompt and answer together; 4k is 4096.  [default: the model's context]")
+@click.option("--max-model-len", metavar="TOKENS", callback=_length, help="Prompt and answer together; 4k is 4096.  [default: the model's context]")
 @overrides
 @talk
 def serve(

@@ -53,7 +53,7 @@ class ModelTable(Table):
     options: Options = {}
     dtype: Dtype = "auto"
     quantization: Annotated[str, _only(("auto", "none"), 'quantized computation is not there yet; "auto" and "none" are (GGUF files are dequantized)')] = "auto"
-    max_model_len: Annotated[int, Field(ge=0, le=2**24), BeforeValidator(_length)] = 0
+    max_model_len: Annotated[int, Field(ge=0, le=2**24, description=f'an integer from 0 to {2**24}, or a text such as "4k"'), BeforeValidator(_length)] = 0
     """Tokens of prompt and answer together; 0: the model's own context. "4k" is 4096."""
 
 
