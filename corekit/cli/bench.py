@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .common import overrides, read, talk, target
-from .failing import FAILED, failing
+from .failing import CONFIG, FAILED, failing
 from .log import set_up
 from .signals import Stopped, stopping
 
@@ -91,7 +91,7 @@ def throughput(target: str | None, overrides: tuple[str, ...], concurrency: int 
 @bench.command()
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Of an OpenAI-compatible server: corekit or any other.")
 @click.option("--model", default="", help="Its name there; without it the first that the server lists.")
-@click.option("--api-key", default="", help="Sent as a bearer token.")
+@click.option("--api-key", default="", help="Sent as a bearer token; env:NAME reads a variable.")
 @click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="Open loop: Poisson arrivals, requests per second.")
 @_concurrency_option
 @_workload_options("W2")
@@ -111,7 +111,11 @@ def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: i
     from corekit.bench.serving import Arrivals
     from corekit.bench.verbs import bench_server
 
-    server = Server(url=url, model=model, api_key=api_key, timeout=options["timeout"], ignore_eos=options["ignore_eos"])
+    from corekit.compose.surroundings import variable
+
+    with failing(CONFIG, debug=options["debug"]):
+        key = variable(api_key, "--api-key")
+    server = Server(url=url, model=model, api_key=key, timeout=options["timeout"], ignore_eos=options["ignore_eos"])
     arrivals = Arrivals(concurrency=concurrency, rate=rate, seed=options["seed"])
     result = _report(lambda: bench_server(server, _asked(options), vocab_size, arrivals, _effort(options), sys.stderr, options["server_pid"]), options)
     if any(attempt["num_failed"] for attempt in result.attempts):

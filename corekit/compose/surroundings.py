@@ -17,6 +17,16 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
+def variable(text: str, where: str) -> str:
+    """The text, or for `env:NAME` what that variable has, as in the options of a part."""
+    name = text.removeprefix("env:")
+    if name == text:
+        return text
+    if name not in os.environ:
+        raise ConfigError(f"{where}: {text!r}: the variable {name} is not set")
+    return os.environ[name]
+
+
 def cache_dir(environ: Mapping[str, str]) -> Path:
     """Where downloaded models stay: COREKIT_CACHE, else corekit below XDG_CACHE_HOME or ~/.cache."""
     if given := environ.get("COREKIT_CACHE"):

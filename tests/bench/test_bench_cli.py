@@ -147,6 +147,13 @@ def test_serve(server: str, workload: Path, more: Sequence[object]) -> None:
     assert f"process {os.getpid()}" in found["target"]["server"], "a local server is found by its port"
 
 
+def test_serve_reads_the_key_from_a_variable(server: str, workload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "secret")
+    common = ["serve", "--url", server, "--workload", workload, "--reps", 1, "--warmup", 0, *QUIET]
+    invoked(*common, "--api-key", "env:A_KEY")
+    assert "--api-key: 'env:NOT_SET_ANYWHERE': the variable NOT_SET_ANYWHERE is not set" in invoked(*common, "--api-key", "env:NOT_SET_ANYWHERE", code=3).stderr
+
+
 def test_serve_counts_what_fails(server: str, workload: Path) -> None:
     common = ["serve", "--url", server, "--workload", workload, "--reps", 1, "--warmup", 0, *QUIET]
     assert "401" in invoked(*common, "--model", "none", code=1).stderr
