@@ -72,7 +72,7 @@ def serve(
                 assembly = finish(composition, bind=True)
             try:
                 with failing(FAILED, debug=debug):
-                    run_until_signal(_serve(assembly))
+                    run_until_signal(_serve(assembly), lambda: _stopping(assembly))
             finally:
                 with failing(FAILED, debug=debug):
                     assembly.close()
@@ -89,6 +89,18 @@ async def _serve(assembly: Assembly) -> None:
         await assembly.serve()
     except OSError as error:
         raise BindError(error.strerror or str(error)) from error
+
+
+def _stopping(assembly: Assembly) -> str:
+    """What the end waits for."""
+    stats = assembly.client.stats()
+    counts = [f"{count} {state}" for count, state in ((stats.num_running, "running"), (stats.num_waiting, "waiting")) if count]
+    if not counts:
+        return "stopping"
+    times = [part.options.shutdown_seconds for part in assembly.composition.chosen["frontend"] if hasattr(part.options, "shutdown_seconds")]
+    limit = f"up to {max(times):g} s for " if times else ""
+    answers = "answer" if stats.num_running + stats.num_waiting == 1 else "answers"  # one request may have several
+    return f"stopping: {limit}{' and '.join(counts)} {answers}; Ctrl-C again stops at once"
 
 
 def _listening(assembly: Assembly) -> Iterator[str]:

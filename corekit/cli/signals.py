@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -38,8 +38,11 @@ def stopping() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Run work in an event loop; the first signal cancels it and raises Stopped once it has cleaned up, a second ends the process at once."""
+def run_until_signal(work: Coroutine[Any, Any, None], said: Callable[[], str] = lambda: "stopping") -> None:
+    """Run work in an event loop; the first signal cancels it and raises Stopped once it has cleaned up, a second ends the process at once.
+
+    said: what to tell on stderr at the first.
+    """
     early: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
@@ -47,10 +50,10 @@ def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
 
     for number in ENDING:
         signal.signal(number, remember)  # an exception inside the making of an event loop would leave half of one
-    asyncio.run(_until_signal(work, early))
+    asyncio.run(_until_signal(work, said, early))
 
 
-async def _until_signal(work: Coroutine[Any, Any, None], early: list[int]) -> None:
+async def _until_signal(work: Coroutine[Any, Any, None], said: Callable[[], str], early: list[int]) -> None:
     loop = asyncio.get_running_loop()
     working = asyncio.ensure_future(work)
     came: list[int] = []
@@ -59,7 +62,7 @@ async def _until_signal(work: Coroutine[Any, Any, None], early: list[int]) -> No
         came.append(number)
         for ending in ENDING:
             loop.add_signal_handler(ending, os._exit, 128 + ending)
-        click.echo(f"{signal.Signals(number).name}: ending; once more ends at once", err=True)
+        click.echo(said(), err=True)
         working.cancel()
 
     for number in ENDING:

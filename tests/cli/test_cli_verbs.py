@@ -297,6 +297,7 @@ def test_serve_answers_and_ends_with_0_on_signals(tmp_path: Path, number: signal
         server.process.send_signal(number)
         assert server.end() == 0
         assert "Traceback" not in server.text
+        assert "stopping\n" in server.lines
         assert "KV cache: 64 blocks of 16 tokens = 1,024 tokens" in server.text
         assert "the pool holds no more" in server.text
 
@@ -310,7 +311,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         asking.start()
         time.sleep(1.0)
         server.process.send_signal(signal.SIGINT)
-        server.wait_for("once more ends at once")
+        server.wait_for("stopping: up to 60 s for 1 running answer; Ctrl-C again stops at once\n")
         with pytest.raises(subprocess.TimeoutExpired):
             server.process.wait(0.7)
         server.process.send_signal(signal.SIGINT)
