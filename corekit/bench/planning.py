@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -254,5 +254,14 @@ class Planning:
             percentiles={},
             steps=pooled([one.samples() for one in kept]),
             attempts=[attempt_facts(attempt) | attempt.value.rates() | {"steps": pooled([attempt.value.samples()])} for attempt in attempts],
-            remarks=noise_remarks(attempts, self._effort.max_foreign),
+            remarks=noise_remarks(attempts, self._effort.max_foreign) + collection_remarks(kept),
         )
+
+
+def collection_remarks(kept: Sequence[Planned]) -> list[str]:
+    """The engine makes a full collection between two steps once a minute or after very much work: a short measurement meets one by chance."""
+    pauses = [seconds for one in kept for generation, seconds in one.pauses if generation == 2]
+    if not pauses:
+        return []
+    longest = f"the longest took {1e3 * max(pauses):.1f} ms"
+    return [f"FULL COLLECTIONS: {len(pauses)} in the kept repetitions, {longest}; the slowest steps and the loop hold them, repeat to see them without"]

@@ -103,6 +103,15 @@ def test_engine() -> None:
     assert (gc.get_threshold(), len(gc.callbacks), threading.active_count()) == before, "nothing stays behind"
 
 
+def test_full_collections_are_remarked() -> None:
+    from corekit.bench.planning import Planned, collection_remarks
+
+    quiet, disturbed = Planned(phases={}, pauses=[(0, 0.001), (1, 0.002)]), Planned(phases={}, pauses=[(2, 0.25), (0, 0.5)])
+    assert collection_remarks([quiet]) == []
+    (remark,) = collection_remarks([quiet, disturbed])
+    assert "FULL COLLECTIONS: 1 in the kept repetitions, the longest took 250.0 ms" in remark
+
+
 def test_engine_measures_the_policy_that_was_chosen() -> None:
     assert "no such provider" in invoked("engine", "--set", "scheduler_policy.use=nonesuch", code=3).stderr
 
