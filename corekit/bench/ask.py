@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 from corekit.api import CorekitError, EngineClient, Prompt, SamplingParams
@@ -12,8 +13,8 @@ from .trace import Trace
 from .workload import Request, Workload
 
 
-def ask_engine(client: EngineClient) -> Ask:
-    """Greedy, to the exact number of tokens; the counts are asserted."""
+def ask_engine(client: EngineClient, heard: Callable[[int], None]) -> Ask:
+    """Greedy, to the exact number of tokens; the counts are asserted. heard: told how many tokens came, for progress."""
 
     async def ask(request: Request) -> Trace:
         ids = request.token_ids
@@ -27,6 +28,7 @@ def ask_engine(client: EngineClient) -> Ask:
                 new = sum(len(sample.token_ids) for sample in output.outputs)
                 if new:
                     arrivals.append(perf_counter())
+                    heard(new)
                 num_output_tokens += new
                 num_prompt_tokens, num_cached_tokens = output.num_prompt_tokens, output.num_cached_tokens
         except CorekitError as error:

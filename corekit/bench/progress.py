@@ -23,8 +23,8 @@ class Progress:
         self._label, self._total, self._unit, self._done = label, total, unit, 0
         self._began = self._spoke = perf_counter()
 
-    def advance(self) -> None:
-        self._done += 1
+    def advance(self, count: int = 1) -> None:
+        self._done += count
         self.speak_if_due()
 
     def reach(self, done: int) -> None:

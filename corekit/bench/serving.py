@@ -42,7 +42,7 @@ class Loading:
     effort: Effort
     progress: Progress
     steps: StepLog | None = None
-    """Of an engine in this process."""
+    """Of an engine in this process, whose `ask` tells the progress of every token."""
     tolerant: bool = False
     """Failed requests are counted; else the first one ends the benchmark."""
     meter: Callable[[], CpuMeter] = CpuMeter
@@ -54,11 +54,14 @@ class Loading:
         requests, arrivals = self.workload.repetition(number), self.arrivals
         if self.steps:
             self.steps.take()
-        async with self.progress.watching(f"{self.workload.name} {label}", len(requests), "requests answered"):
+        by_token = self.steps is not None
+        total = sum(request.num_output_tokens for request in requests) if by_token else len(requests)
+        answered = _say_nothing if by_token else self.progress.advance
+        async with self.progress.watching(f"{self.workload.name} {label}", total, "output tokens" if by_token else "requests answered"):
             if arrivals.rate is not None:
-                outcomes = await open_loop(self.ask, requests, arrivals.rate, arrivals.seed + number, self.progress.advance)
+                outcomes = await open_loop(self.ask, requests, arrivals.rate, arrivals.seed + number, answered)
             else:
-                outcomes = await closed_loop(self.ask, requests, arrivals.concurrency or len(requests), self.progress.advance)
+                outcomes = await closed_loop(self.ask, requests, arrivals.concurrency or len(requests), answered)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BenchError)]
         if failures and not self.tolerant:
             raise failures[0]
@@ -88,6 +91,10 @@ def summarise(bench: str, loading: Loading, attempts: list[Attempt[Repetition]],
         attempts=[attempt_facts(attempt) | _facts(attempt.value) for attempt in attempts],
         remarks=remarks,
     )
+
+
+def _say_nothing() -> None:
+    pass
 
 
 def _facts(repetition: Repetition) -> dict[str, Any]:

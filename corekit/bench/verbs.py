@@ -32,7 +32,9 @@ class Asked:
     """Which workload: one of a file, or a built-in one."""
 
     file: Path | None
-    name: str
+    name: str | None
+    """None: the only one of the file, else `default`."""
+    default: str
     seed: int
     prompts: Prompts | None
     """None: ids where there are any."""
@@ -40,12 +42,12 @@ class Asked:
     def workload(self, vocab_size: int | None) -> Workload:
         """`vocab_size`: of the model that is asked, None where it is not known."""
         if self.file is not None:
-            return prompts_as(load(self.file, self.name), self.prompts)
+            return prompts_as(load(self.file, self.name, self.default), self.prompts)
         if self.prompts == "ids" and vocab_size is None:
             raise BenchUsage(
                 "--prompts ids: the built-in workloads draw ids from a vocabulary, and this server's is not known. Add --vocab-size, or send text."
             )
-        return synthetic(self.name, seed=self.seed, vocab_size=None if self.prompts == "text" else vocab_size)
+        return synthetic(self.name or self.default, seed=self.seed, vocab_size=None if self.prompts == "text" else vocab_size)
 
 
 Configure = Callable[[Mapping[str, Any]], "Config"]
@@ -64,12 +66,13 @@ def bench_client(bench: Literal["latency", "throughput"], configure: Configure, 
         client = assembly.client
         workload = asked.workload(vocab_size(client))
         check_fits(client, workload)
+        progress = Progress(err)
         loading = Loading(
-            ask=ask_engine(client),
+            ask=ask_engine(client, progress.advance),
             workload=workload,
             arrivals=Arrivals(concurrency=1 if bench == "latency" else concurrency or workload.concurrency),
             effort=effort,
-            progress=Progress(err),
+            progress=progress,
             steps=steps,
         )
         attempts = asyncio.run(loading.run())

@@ -68,8 +68,8 @@ def _freshened(request: Request, number: int, ids: list[int]) -> Request:
     return Request(token_ids=token_ids, text=text, num_output_tokens=request.num_output_tokens)
 
 
-def load(path: Path, name: str) -> Workload:
-    """Raises BenchUsage with the place in the file, the fault and the limit."""
+def load(path: Path, name: str | None, default: str = "") -> Workload:
+    """name None: the only workload of the file, else `default`. Raises BenchUsage with the place in the file, the fault and the limit."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BenchUsage(f"workload {path}: has {path.stat().st_size} bytes; at most {MAX_BYTES} are read. Is it a workload file?")
@@ -80,9 +80,11 @@ def load(path: Path, name: str) -> Workload:
         raise BenchUsage(f"workload {path}: is not JSON ({error}). {_EXPECTED}") from None
     if not isinstance(content, dict):
         raise _fault(path, "the file", "an object of workloads", content)
+    names = [key for key, value in content.items() if isinstance(value, dict) and "reps" in value]
+    if name is None:
+        name = names[0] if len(names) == 1 else default
     if name not in content:
-        names = ", ".join(key for key, value in content.items() if isinstance(value, dict) and "reps" in value)
-        raise BenchUsage(f"workload {path}: has no workload {name!r}. It has: {names or 'none'}. Choose one with --name.")
+        raise BenchUsage(f"workload {path}: has no workload {name!r}. It has: {', '.join(names) or 'none'}. Choose one with --name.")
     return Workload(name=name, origin=str(path), repetitions=tuple(_repetitions(path, name, content[name])))
 
 

@@ -46,7 +46,7 @@ _effort_options = _options(
 def _workload_options(name: str) -> Callable[[F], F]:
     return _options(
         click.option("--workload", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Workloads as JSON; without it built-in ones."),
-        click.option("--name", default=name, show_default=True, help="Which workload of the file; built in are W1, W2 and W3."),
+        click.option("--name", help=f"Which workload of the file, or which of the built-in W1, W2 and W3.  [default: the file's only one, else {name}]"),
         click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=20261130, show_default=True, help="Of built-in prompts, and of arrivals."),
         click.option("--prompts", type=click.Choice(["ids", "text"]), help="What to send; without it ids where there are any."),
     )
@@ -72,7 +72,7 @@ def latency(target: str | None, overrides: tuple[str, ...], **options: Any) -> N
     """One request at a time, in this process."""
     from corekit.bench.verbs import bench_client
 
-    _report(lambda: bench_client("latency", _configure(target, overrides), _asked(options), None, _effort(options), sys.stderr), options)
+    _report(lambda: bench_client("latency", _configure(target, overrides), _asked(options, "W1"), None, _effort(options), sys.stderr), options)
 
 
 @bench.command()
@@ -85,7 +85,7 @@ def throughput(target: str | None, overrides: tuple[str, ...], concurrency: int 
     """Many requests at once, in this process."""
     from corekit.bench.verbs import bench_client
 
-    _report(lambda: bench_client("throughput", _configure(target, overrides), _asked(options), concurrency, _effort(options), sys.stderr), options)
+    _report(lambda: bench_client("throughput", _configure(target, overrides), _asked(options, "W2"), concurrency, _effort(options), sys.stderr), options)
 
 
 @bench.command()
@@ -110,14 +110,13 @@ def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: i
     from corekit.bench.http_client import Server
     from corekit.bench.serving import Arrivals
     from corekit.bench.verbs import bench_server
-
     from corekit.compose.surroundings import variable
 
     with failing(CONFIG, debug=options["debug"]):
         key = variable(api_key, "--api-key")
     server = Server(url=url, model=model, api_key=key, timeout=options["timeout"], ignore_eos=options["ignore_eos"])
     arrivals = Arrivals(concurrency=concurrency, rate=rate, seed=options["seed"])
-    result = _report(lambda: bench_server(server, _asked(options), vocab_size, arrivals, _effort(options), sys.stderr, options["server_pid"]), options)
+    result = _report(lambda: bench_server(server, _asked(options, "W2"), vocab_size, arrivals, _effort(options), sys.stderr, options["server_pid"]), options)
     if any(attempt["num_failed"] for attempt in result.attempts):
         raise click.exceptions.Exit(1)
 
@@ -142,10 +141,10 @@ def _configure(target: str | None, overrides: tuple[str, ...]) -> Configure:
     return lambda given: read(target, overrides, given)
 
 
-def _asked(options: dict[str, Any]) -> Asked:
+def _asked(options: dict[str, Any], default: str) -> Asked:
     from corekit.bench.verbs import Asked
 
-    return Asked(file=options["file"], name=options["name"], seed=options["seed"], prompts=options["prompts"])
+    return Asked(file=options["file"], name=options["name"], default=default, seed=options["seed"], prompts=options["prompts"])
 
 
 def _effort(options: dict[str, Any]) -> Effort:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -225,13 +225,15 @@ class Answering:
             raise self.fault
 
 
-def answered(client: Answering, request: Request = REQUESTS[4]) -> Trace:
-    return asyncio.run(ask_engine(client)(request))  # type: ignore[arg-type, unused-ignore]
+def answered(client: Answering, request: Request = REQUESTS[4], heard: Callable[[int], None] = lambda count: None) -> Trace:
+    return asyncio.run(ask_engine(client, heard)(request))  # type: ignore[arg-type, unused-ignore]
 
 
 def test_an_engine_is_asked_for_exact_counts() -> None:
     client = Answering(1, 1, 0, 3, 1)
-    found = answered(client)
+    heard: list[int] = []
+    found = answered(client, heard=heard.append)
+    assert heard == [1, 3, 1]
     assert (found.num_prompt_tokens, found.num_cached_tokens, found.num_output_tokens, len(found.arrivals)) == (1, 1, 5, 3)
     ((prompt, params),) = client.asked
     assert (prompt.token_ids, params.max_tokens, params.temperature, params.ignore_eos) == ((1,), 5, 0.0, True)

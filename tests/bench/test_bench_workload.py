@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corekit.bench.errors import BenchError
+from corekit.bench.errors import BenchError, BenchUsage
 from corekit.bench.synthetic import NUM_REPETITIONS, synthetic
 from corekit.bench.workload import MAX_ID, MAX_OUT, Workload, load
 
@@ -60,6 +60,17 @@ def test_a_bad_file_is_refused_with_place_fault_and_limit(tmp_path: Path, entry:
     assert place in str(caught.value)
     assert fault in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_the_only_workload_of_a_file_needs_no_name(tmp_path: Path) -> None:
+    one = {"reps": [[{"text": "a", "out": 1}]]}
+    path = tmp_path / "workloads.json"
+    path.write_text(json.dumps({"about": "one", "mine": one}))
+    assert load(path, None, "W1").name == "mine"
+    with pytest.raises(BenchUsage, match="has no workload 'W1'"):
+        load(path, "W1")
+    path.write_text(json.dumps({"mine": one, "W1": one}))
+    assert load(path, None, "W1").name == "W1"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
