@@ -166,6 +166,7 @@ async def _merged(streams: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGener
             else:
                 yield number, item
     finally:
+        item = None  # an error raised here must not be named here: that would keep the whole request until garbage is collected
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
@@ -182,6 +183,7 @@ async def _read(number: int, stream: AsyncIterator[RequestOutput], queue: asynci
     except Exception as error:
         queue.put_nowait((number, error))
     finally:
+        del queue  # an error in it leads to this frame, and must not lead back
         await _close(stream)
 
 

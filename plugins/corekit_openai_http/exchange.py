@@ -73,10 +73,13 @@ class Exchange:
             if refusal is None:
                 LOG.exception("request %s failed", scope["corekit"].request_id)
                 refusal = unexpected(scope["corekit"].request_id)
-            if not reply.started:
-                raise refusal from None
-            if reply.streaming:
-                await reply.fail(refusal)
+            try:
+                if not reply.started:
+                    raise refusal from None
+                if reply.streaming:
+                    await reply.fail(refusal)
+            finally:
+                del refusal  # a frame that names an error raised in it is freed, with its body and its job, only when garbage is collected
 
     def _job(self, body: bytes) -> Job:
         return self._read(read_object(body), self._client.model, self._options)
@@ -95,7 +98,10 @@ class Exchange:
                 task.cancel()
             await asyncio.wait({work, left})
         if finished or (work.done() and not work.cancelled() and not gone):
-            work.result()
+            try:
+                work.result()
+            finally:
+                del work, left, task
         elif gone:
             raise ClientLeft
         else:
@@ -114,11 +120,9 @@ async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> byt
     if kind != b"application/json":
         shown = kind[:60].decode("latin-1") or "nothing"
         raise ApiError(415, f"The content-type must be application/json, got {shown!r}", code="unsupported_media_type")
-    # The connection stays open and what still comes is dropped: closed at once, it would be reset before the client reads the answer.
-    too_large = ApiError(413, f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes)", code="request_too_large")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > options.max_body_bytes:
-        raise too_large
+        raise _too_large(options)
     body = bytearray()
     try:
         async with asyncio.timeout(options.body_seconds):
@@ -128,8 +132,12 @@ async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> byt
                     raise ClientLeft
                 body += message.get("body", b"")
                 if len(body) > options.max_body_bytes:
-                    raise too_large
+                    raise _too_large(options)
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
         raise ApiError(408, f"The body did not arrive within {options.body_seconds:g} s", code="body_timeout", headers={"connection": "close"}) from None
+
+
+def _too_large(options: HttpOptions) -> ApiError:
+    return ApiError(413, f"The body is larger than the {options.max_body_bytes} bytes that this server reads (max_body_bytes)", code="request_too_large")

@@ -72,19 +72,18 @@ T = TypeVar("T")
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body, without its nulls: null means absent."""
-    too_deep = invalid(f"The body nests more than {MAX_DEPTH} levels deep", code="json_too_deep")
     if not body.strip():
         raise invalid("The body is empty; send a JSON object", code="invalid_json")
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
-        raise too_deep from None
+        raise _too_deep() from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise invalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object", code="invalid_json")
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):  # counting is a thousand times faster than walking
-        raise too_deep
+        raise _too_deep()
     return {name: given for name, given in value.items() if given is not None}
 
 
@@ -137,6 +136,10 @@ def _named(message: str, kind: type, at: str) -> ApiError:
 def _in_json(message: str) -> str:
     """msgspec's words with the names that types have in JSON."""
     return re.sub(r"`([^`]*)`", lambda found: " or ".join(_JSON_NAMES.get(kind, kind) for kind in found[1].split(" | ")), message)
+
+
+def _too_deep() -> ApiError:
+    return invalid(f"The body nests more than {MAX_DEPTH} levels deep", code="json_too_deep")
 
 
 def _deeper_than(value: dict[str, Any], limit: int) -> bool:
