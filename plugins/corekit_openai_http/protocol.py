@@ -21,26 +21,34 @@ MAX_WAITING_BYTES = 256 * 1024
 class Deadline:
     """Runs from the moment a phase is entered, whatever arrives meanwhile; a phase without a time has no end of its own."""
 
-    def __init__(self, seconds: Mapping[str, float], expired: Callable[[str], None]) -> None:
+    def __init__(self, seconds: Mapping[str, float]) -> None:
         self._seconds = seconds
-        self._expired = expired
         self._phase = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: str, expired: Callable[[str], None]) -> None:
         if phase == self._phase:
             return
         self._phase = phase
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds[phase], self._expired, phase) if phase in self._seconds else None
+        self._timer = asyncio.get_running_loop().call_later(self._seconds[phase], expired, phase) if phase in self._seconds else None
+
+
+class AnswerTransport:
+    """The transport as an answer has it: the protocol decides when a connection whose answer is complete is closed."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
 
 
 class JsonErrorProtocol(HttpToolsProtocol):
     """One connection. `_running` is the request being answered; the newest one, `cycle`, may be another that waits for its turn.
 
     `_num_stuck_bytes` counts what arrived since a head, a piece of a body or a message was last complete, `_num_waiting_bytes` what arrived
-    while requests wait.
+    while requests wait. After the last answer, `_ended`, what still comes is dropped.
     """
 
     _num_stuck_bytes = 0
@@ -48,16 +56,17 @@ class JsonErrorProtocol(HttpToolsProtocol):
     _moved = False
     _in_head = False
     _in_body = False
+    _ended = False
     _running: RequestResponseCycle | None = None
 
     def __init__(self, *, options: HttpOptions, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         seconds = {"idle": options.idle_seconds, "head": options.head_seconds, "refused body": options.refused_body_seconds}
-        self._deadline = Deadline(seconds, self._expired)
+        self._deadline = Deadline(seconds)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._deadline.enter(self._phase())
+        self._deadline.enter(self._phase(), self._expired)
 
     def data_received(self, data: bytes) -> None:
         self._moved = False
@@ -71,7 +80,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
         if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
             self.flow.resume_reading()  # a connection that is not read from does not show that its client left
-        self._deadline.enter(self._phase())
+        self._deadline.enter(self._phase(), self._expired)
 
     def _phase(self) -> str:
         if self._running is not None and not self._running.response_complete:
@@ -86,7 +95,15 @@ class JsonErrorProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the deadline does that, and is not put off by single bytes
-        self._deadline.enter(self._phase())
+        self._deadline.enter(self._phase(), self._expired)
+
+    def _end(self) -> None:
+        """Closes the connection after its last answer. While a body arrives only this side of it: else that answer would be lost in a reset."""
+        if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
+            self._ended = True
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _parse(self, data: bytes) -> None:
         """Feeds the parser, which ends a message without its body where the client offers an upgrade: its head is read again without the offer."""
@@ -113,8 +130,10 @@ class JsonErrorProtocol(HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
-        self._deadline.enter("closed")
+        self._deadline.enter("closed", self._expired)
         super().connection_lost(exc)
+        self.pipeline.clear()  # requests and their connection name each other, and would be kept until garbage is collected
+        self.cycle = self._running = None  # type: ignore[assignment]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -132,8 +151,9 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_body = True
         self._moved = True
-        if not self._offered():
+        if not self._offered() and not self._ended:
             super().on_headers_complete()
+            self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._moved = True
@@ -144,12 +164,15 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._moved = True
         if not self._offered():
             super().on_message_complete()
+        if self._ended:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, "This is not a valid HTTP request", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
-        if self._running is None or self._running.response_complete or not self._running.response_started:  # else it would stand inside an answer
+        inside = self._running is not None and self._running.response_started and not self._running.response_complete
+        if not inside and not self._ended:
             body = error.body()
             start = STATUS_LINE[error.status] + b"content-type: application/json\r\nconnection: close\r\n"
             self.transport.write(start + b"content-length: %d\r\n\r\n" % len(body) + body)

@@ -223,3 +223,34 @@ def test_a_connection_at_work_is_not_closed() -> None:
             time.sleep(0.5)
             connection.sendall(whole[-5:])
             assert answer(connection)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"), [(("authorization: Bearer key",), 413), ((), 401), (("authorization: Bearer key", "content-type: text/plain"), 415)]
+)
+def test_the_last_answer_reaches_a_client_that_still_sends(lines: tuple[str, ...], status: int) -> None:
+    client = PlainClient()
+    with Live(client, api_keys=("key",), max_body_bytes=2**20) as live:
+        start = head(16 * 2**20, "connection: close", *lines)
+        if status == 415:
+            start = start.replace(b"content-type: application/json\r\n", b"")
+        for behind in (b"", post("authorization: Bearer key")):
+            with connected(live) as connection:
+                connection.sendall(start + b"x" * 16 * 2**20 + behind)
+                assert answer(connection)[0] == status
+                assert connection.recv(1) == b""
+    assert not client.seen
+
+
+def test_the_rest_of_a_refused_body_is_read_for_its_time_only() -> None:
+    with Live(PlainClient(), api_keys=("key",), refused_body_seconds=0.3) as live, connected(live) as connection:
+        connection.sendall(head(100_000, "connection: close"))
+        began = time.monotonic()
+        assert answer(connection)[0] == 401
+        assert connection.recv(1) == b""
+        assert time.monotonic() - began < 0.2, "a client that reads to the end need not wait"
+        with pytest.raises(OSError):  # noqa: PT012
+            while time.monotonic() < began + 3:
+                connection.sendall(b" ")
+                time.sleep(0.02)
+        assert 0.2 < time.monotonic() - began < 2
