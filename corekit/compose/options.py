@@ -33,21 +33,26 @@ def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, env
             raise ConfigError([f"{place((key,))}: {candidate} takes no options" for key in raw])
         return None
     hints = _hints(candidate, declared)
-    problems: list[str] = []
-    values = {key: _resolved(value, (key,), hints.get(key), place, environ, problems) for key, value in raw.items()}
+    missing: dict[Path, str] = {}
+    values = {key: _resolved(value, (key,), hints.get(key), environ, missing) for key, value in raw.items()}
+    problems = [f"{place(path)}: {reason}" for path, reason in missing.items()]
     try:
         model = _model(candidate, declared, hints)
         checked = model.model_validate(values)
     except ValidationError as error:
-        missing = {problem.partition(": ")[0] for problem in problems}
-        more = [s for s in sentences(error, model, place, secret=secret_names(declared)) if not any(s.startswith(f"{at}:") for at in missing)]
+        found = sentences(error, model, place, secret=secret_names(declared))
+        more = [sentence for sentence in found if not any(sentence.startswith(f"{place(path)}:") for path in missing)]
         raise ConfigError(problems + more) from None
+    known = {key: getattr(checked, _field(key)) for key in values.keys() - {path[0] for path in missing}}
+    try:
+        options = declared(**known)
+    except (ValueError, TypeError) as error:
+        if missing and isinstance(error, TypeError):
+            raise ConfigError(problems) from None  # what it misses is among them
+        raise ConfigError([*problems, f"{place(())}: {candidate}: {error}"]) from error
     if problems:
         raise ConfigError(problems)
-    try:
-        return declared(**{key: getattr(checked, _field(key)) for key in values})
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{place(())}: {candidate}: {error}") from error
+    return options
 
 
 def _hints(candidate: Candidate, declared: type) -> dict[str, Any]:
@@ -79,19 +84,19 @@ def _field(name: str) -> str:
     return f"option_{name}"  # whatever the plugin calls its option, it never meets a name of pydantic's own
 
 
-def _resolved(value: Any, path: Path, hint: Any, place: Place, environ: Mapping[str, str], problems: list[str]) -> Any:
-    """value with variables put in, and lists as tuples where the dataclass wants tuples (TOML has only lists)."""
+def _resolved(value: Any, path: Path, hint: Any, environ: Mapping[str, str], missing: dict[Path, str]) -> Any:
+    """value with variables put in (else `missing` says why), and lists as tuples where the dataclass wants tuples (TOML has only lists)."""
     if isinstance(value, str) and value.startswith(_MARK):
         name = value[len(_MARK) :]
         if name not in environ:
-            problems.append(f"{place(path)}: {value!r}: the variable {name} is not set")
+            missing[path] = f"{value!r}: the variable {name} is not set"
             return value
         return environ[name] if _mentions(hint, str) else parse_value(environ[name])
     if isinstance(value, list):
-        inner = [_resolved(element, (*path, index), hint, place, environ, problems) for index, element in enumerate(value)]
+        inner = [_resolved(element, (*path, index), hint, environ, missing) for index, element in enumerate(value)]
         return tuple(inner) if _mentions(hint, tuple) else inner
     if isinstance(value, dict):
-        return {key: _resolved(element, (*path, key), hint, place, environ, problems) for key, element in value.items()}
+        return {key: _resolved(element, (*path, key), hint, environ, missing) for key, element in value.items()}
     return value
 
 

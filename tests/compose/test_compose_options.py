@@ -111,6 +111,18 @@ def test_missing_variables_are_faults_among_the_others() -> None:
     ]
 
 
+def test_missing_variables_do_not_hide_what_the_dataclass_refuses() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({"name": "bad", "keys": ["env:NOBODY"]})
+    assert list(caught.value.problems) == [
+        "[x.options].keys.0: 'env:NOBODY': the variable NOBODY is not set",
+        "[x.options]: part from dist 1: name must not be 'bad'",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        read({"name": "env:NOBODY"})
+    assert list(caught.value.problems) == ["[x.options].name: 'env:NOBODY': the variable NOBODY is not set"]
+
+
 def test_a_type_that_is_no_dataclass_is_the_plugins_fault() -> None:
     with pytest.raises(ConfigError, match="fault of the plugin"):
         read({}, int)
