@@ -20,7 +20,8 @@ INSTALL = (
 )
 LATER = ("cpu-swap", "lru-prefix")
 """Corekit's own parts that are still to come."""
-ACCEPTED = (API_VERSION, API_VERSION - 1)
+ACCEPTED = tuple(version for version in (API_VERSION, API_VERSION - 1) if version > 0)
+"""Versions of the contract: this one, and the one before once there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

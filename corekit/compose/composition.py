@@ -17,7 +17,7 @@ from . import surroundings
 from .catalog import Catalog, build_catalog
 from .config import Config, load
 from .discovery import discover, missing_requirements, unknown_blocks
-from .errors import ConfigError
+from .errors import ConfigError, ended
 from .parts import Part, Wish, check_refusals, settle, settle_all, wishes
 
 
@@ -99,7 +99,7 @@ def find_catalog(config: Config) -> Catalog:
     for failure in discovery.failures:
         if failure.plugin.module in named:
             advice = " Is its folder on the path? PYTHONPATH=. adds the current one." if "ModuleNotFoundError" in failure.reason else ""
-            problems.append(f"{config.place('plugins', 'import')}: {failure}.{advice}")
+            problems.append(f"{config.place('plugins', 'import')}: {ended(str(failure)) + advice if advice else failure}")
     if problems:
         raise ConfigError(problems)
     return build_catalog(discovery)

@@ -52,11 +52,22 @@ class Config(Tables):
 
 
 def place(path: TreePath, origin: str | None) -> str:
-    """`origin: [table.subtable] key`, with what there is of it."""
+    """`origin: [table.subtable] key`, with what there is of it. An element of a list of tables is `[[table]] number 1`."""
+    if origin == f"--set {'.'.join(map(str, path))}":
+        return origin  # it names the key itself
+    named = _element(path) if len(path) > 1 and isinstance(path[1], int) else _key(path)
+    return f"{origin}: {named}" if origin else named
+
+
+def _element(path: TreePath) -> str:
+    below = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[2:])
+    return f"[[{path[0]}]] number {int(path[1]) + 1}{below.replace('.', ', ', 1)}"
+
+
+def _key(path: TreePath) -> str:
     index = f"[{path[-1]}]" if path and isinstance(path[-1], int) else ""
     *table, key = (path[:-1] if index else path) or ("",)
-    named = f"[{'.'.join(map(str, table))}] {key}{index}" if table else f"[{key}]{index}"
-    return f"{origin}: {named}" if origin else named
+    return f"[{'.'.join(map(str, table))}] {key}{index}" if table else f"[{key}]{index}"
 
 
 def load(

@@ -115,9 +115,7 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
         except BaseException as error:
             text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}"
             failures.append(Failure(plugin=plugin, reason=text, hook=getattr(error, "hook", None), traceback=traceback.format_exc()))
-    return Discovery(
-        providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), blocked=tuple(left), notes=tuple(notes)
-    )
+    return Discovery(providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), blocked=tuple(left), notes=tuple(notes))
 
 
 def _distributions(notes: list[str], failures: list[Failure]) -> Iterator[tuple[str, str, list[metadata.EntryPoint]]]:

@@ -34,5 +34,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
+def ended(text: str) -> str:
+    """With a full stop, unless it ends as a sentence does."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from corekit.api import BlockAllocator, BuildContext
 
-from .errors import ConfigError
+from .errors import ConfigError, ended
 from .parts import Part
 
 
@@ -37,7 +37,9 @@ def _check_stands(part: Part, layer: BlockAllocator, inner: BlockAllocator | Non
             layer.give(taken)
     except Exception as error:
         where = "stands at the bottom" if inner is None else "stands on another"
-        raise ConfigError(f"{said} {where} of the stack and raised {type(error).__name__}: {error}. A bottom such as free-list must be the last") from error
+        raise ConfigError(
+            f"{said} {where} of the stack and raised {ended(f'{type(error).__name__}: {error}')} A bottom such as free-list must be the last"
+        ) from error
     if taken is None:
         raise ConfigError(f"{said} has no block to give while none is used. Give the pool more memory, or set [block_allocator] num_blocks")
     if not reached:

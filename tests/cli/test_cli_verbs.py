@@ -255,7 +255,7 @@ def test_options_of_serve_reach_the_frontend_and_the_model(tmp_path: Path, invok
     assert "'1x' is no number of tokens; write it as 4096 or 4k." in done.stderr
     done = invoke("serve", file, "--max-model-len", "99999999")
     assert done.exit_code == 3
-    assert "[model] max_model_len: must be an integer from 0 to 16777216, or a text such as \"4k\", got 99999999" in done.stderr
+    assert '[model] max_model_len: must be an integer from 0 to 16777216, or a text such as "4k", got 99999999' in done.stderr
     done = invoke("serve", file, "--api-key", "env:NOT_SET_ANYWHERE")
     assert done.exit_code == 3
     assert "NOT_SET_ANYWHERE is not set" in done.stderr

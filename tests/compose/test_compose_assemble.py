@@ -189,7 +189,7 @@ def test_every_name_and_option_is_checked_at_once_before_the_source_is_opened() 
         "[sampler] use = 'troch'",
         "[model] options",
         "[executor.options] depth",
-        "[observer.0] use = 'nobody'",
+        "[[observer]] number 1, use = 'nobody'",
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomli
 
-from corekit.compose.config import Config, load
+from corekit.compose.config import Config, load, place
 from corekit.compose.errors import ConfigError
 from corekit.compose.show import show
 from corekit.compose.surroundings import cache_dir, check_memory
@@ -96,8 +96,8 @@ def test_all_faults_at_once_with_file_table_and_key(tmp_path: Path) -> None:
             f"{file}: [block_allocator] kv_dtype: must be one of 'auto', 'float32', 'bfloat16', 'float16', 'float64', got 'flaot32'. Did you mean 'float32'?",
             f"{file}: [block_allocator] stack[1]: must be a text, got 3",
             f"{file}: [engine] seed: must be an integer from 0 to 9223372036854775807, got true",
-            f"{file}: [frontend.0] use: is missing",
-            "--set model.allow_unpinned: [model] allow_unpinned: must be true or false, got 1",
+            f"{file}: [[frontend]] number 1, use: is missing",
+            "--set model.allow_unpinned: must be true or false, got 1",
         ]
     )
 
@@ -243,3 +243,20 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # as in a container that runs under a number without a name
     with pytest.raises(ConfigError, match=r"no home folder.*COREKIT_CACHE"):
         cache_dir({})
+
+
+@pytest.mark.parametrize(
+    ("path", "origin", "named"),
+    [
+        (("scheduler", "watermark"), None, "[scheduler] watermark"),
+        (("scheduler", "watermark"), "f.toml", "f.toml: [scheduler] watermark"),
+        (("scheduler", "watermark"), "--set scheduler.watermark", "--set scheduler.watermark"),
+        (("shceduler",), None, "[shceduler]"),
+        (("block_allocator", "stack", 1), None, "[block_allocator] stack[1]"),
+        (("frontend", 0), None, "[[frontend]] number 1"),
+        (("frontend", 1, "use"), None, "[[frontend]] number 2, use"),
+        (("frontend", 0, "options", "api_keys", 2), "f.toml", "f.toml: [[frontend]] number 1, options.api_keys[2]"),
+    ],
+)
+def test_how_a_place_is_named(path: tuple[str | int, ...], origin: str | None, named: str) -> None:
+    assert place(path, origin) == named

@@ -173,6 +173,16 @@ def test_an_imported_module_that_fails_is_fatal(install: Install, module: str | 
     assert said in str(caught.value)
 
 
+def test_a_failure_ends_as_it_ends_itself(install: Install) -> None:
+    install("corekit-lifo", "def corekit_register_sampler(): ...", entry_points="")
+    install("corekit-fifo", "raise RuntimeError('boom')", entry_points="")
+    with pytest.raises(ConfigError) as caught:
+        find_catalog(load(given={"plugins": {"import": ["corekit_lifo_plugin", "corekit_fifo_plugin"]}}))
+    hook, raised = caught.value.problems
+    assert hook.endswith("Did you mean 'corekit_register_samplers'?")
+    assert raised.endswith("RuntimeError: boom")
+
+
 def test_requirements_are_reported_together(install: Install) -> None:
     install("corekit-lifo", POLICY, version="0.1")
     install("corekit-broken", "raise RuntimeError('boom')")
