@@ -13,7 +13,7 @@ def config() -> None:
     """Show the configuration."""
 
 
-@config.command()
+@config.command(short_help="Print the merged configuration and its origins.")
 @target
 @overrides
 def show(target: str | None, overrides: tuple[str, ...]) -> None:

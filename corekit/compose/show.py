@@ -15,8 +15,8 @@ from .problems import Path, field_of
 from .tables import Table
 
 HIDDEN = "env:NOT_SHOWN"
-NOT_FOR_ALL = (("block_allocator", "memory_utilization"),)
-"""Keys that some machines refuse when they are given; what nobody gave is a comment."""
+NOT_FOR_ALL: Mapping[Path, str] = {("block_allocator", "memory_utilization"): "GPU only"}
+"""Keys that some machines refuse when they are given, and for which they are; what nobody gave is a comment."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -38,8 +38,8 @@ def _table(config: Config, path: Path, table: Table | Mapping[str, Any], header:
     yield header
     for key, value in _items(table):
         origin = config.origin(*path, key)
-        if (*path, key) in NOT_FOR_ALL and origin == "default":
-            yield f"# {key} = {_value(value)}".ljust(48) + f"# {origin}"
+        if origin == "default" and (only := NOT_FOR_ALL.get((*path, key))):
+            yield f"# {key} = {_value(value)}".ljust(48) + f"# {origin}, {only}"
         elif value is None:
             yield f"# {key}: not set".ljust(48) + f"# {origin}"
         elif isinstance(value, Mapping):
