@@ -10,6 +10,8 @@ import click
 from corekit import __version__
 from corekit.compose.process import own_process
 
+from .group import Group
+
 _VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("corekit.cli.serve:serve", "Serve a model over HTTP."),
     "run": ("corekit.cli.run:run", "Answer one prompt and end."),
@@ -20,7 +22,7 @@ _VERBS: Mapping[str, tuple[str, str]] = {
 }
 
 
-class Verbs(click.Group):
+class Verbs(Group):
     """Verbs are known by name and summary; their modules load when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -11,6 +11,7 @@ import click
 
 from .common import overrides, read, talk, target
 from .failing import CONFIG, FAILED, failing
+from .group import Group
 from .log import set_up
 from .signals import Stopped, stopping
 
@@ -55,7 +56,7 @@ def _workload_options(name: str) -> Callable[[F], F]:
 _concurrency_option = click.option("--concurrency", type=click.IntRange(1, 100_000), help="Requests in flight; without it what the workload is meant for.")
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure an engine or a server.
 

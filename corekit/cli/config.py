@@ -6,9 +6,10 @@ import click
 
 from .common import overrides, read, target
 from .failing import CONFIG, failing
+from .group import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show the configuration."""
 

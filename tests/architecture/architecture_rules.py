@@ -29,6 +29,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "bench": ("api", "compose", "engine.client", "engine.request", "llm", "__version__"),
     "cli": ("api", "compose", "engine.client", "weights.errors", "llm", "bench", "scaffold", "__version__"),
     "scaffold": (),
+    "__main__": ("cli",),
 }
 """Which rooms of corekit (or modules of a room) a room may import, besides itself."""
 
@@ -42,6 +43,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "llm": ("tqdm",),
     "cli": ("click", "structlog"),
     "scaffold": (),
+    "__main__": (),
 }
 """Distributions that a room may import; a room that is not listed may use what the project depends on."""
 

@@ -71,6 +71,25 @@ def test_bad_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serv"], "No such command 'serv'. Did you mean 'serve'?"),
+        (["bench", "latenci"], "No such command 'latenci'. Did you mean 'latency'?"),
+        (["config", "x"], "No such command 'x'. There are: show."),
+    ],
+)
+def test_a_misspelt_verb(arguments: list[str], said: str) -> None:
+    code, _, err = invoke(*arguments)
+    assert code == 2
+    assert err.endswith(f"Error: {said}\n")
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "corekit", "--version"], capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"corekit {__version__}\n"), done.stderr
+
+
 def test_config_show(tmp_path: Path) -> None:
     file = write(tmp_path, "[scheduler]\nmax_num_seqs = 5\nwatermark = 0\n")
     code, out, _ = invoke("config", "show", file, "--set", "engine.seed=0", COREKIT__SCHEDULER__WATERMARK="0.2")
