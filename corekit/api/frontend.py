@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -62,7 +62,7 @@ class EngineClient(Protocol):
 
     def generate(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, tenant: str = "", deadline: float | None = None
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """News of one request, until an output with `finished`. Closing the iterator aborts the request within one step.
 
         The request is checked and queued when the iterator is first advanced. Raises InvalidRequest (wrong, too long,
