@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("prompt")
-@click.option("--config", "file", metavar="FILE", help="A TOML file.")
+@click.option("--config", "file", metavar="FILE", help="TOML file with the configuration.")
 @click.option("--model", "source", metavar="SOURCE", help="Where the weights come from, as in `corekit serve`.")
-@click.option("--system", help="A system message.")
+@click.option("--system", help="System message before the prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
 @click.option("--max-tokens", type=click.IntRange(1, 2**31 - 1), default=256, show_default=True, help="Most tokens of the answer.")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="0 takes the likeliest token.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Makes draws repeatable.")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="How far draws spread; 0 takes the likeliest token.")
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Draw from the smallest set of tokens of at least this probability.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed that makes draws repeatable.")
 @overrides
 @talk
 def run(
@@ -94,3 +100,5 @@ async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) ->
         for part in output.outputs:
             click.echo(part.text, nl=False)
     click.echo()
+    if any(part.finish_reason == "length" for part in output.outputs):
+        click.secho(f"(stopped at --max-tokens {params.max_tokens})", dim=True, err=True)

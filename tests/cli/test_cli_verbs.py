@@ -99,7 +99,7 @@ def test_check_builds_what_needs_no_weights(tmp_path: Path, invoke: Invoke, monk
     file = write(tmp_path, SCRIPTED.replace('["corekit_openai_http"]', '["corekit_openai_http", "broken_local_parts"]'))
     done = invoke("check", file, "--set", "scheduler_policy.use=planless")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert "[scheduler_policy] use: planless from broken_local_parts built a Policy that is not a scheduler_policy: plan: it takes no parameter" in done.stderr
+    assert "--set scheduler_policy.use: planless from broken_local_parts built a Policy that is not a scheduler_policy: plan: it takes no parameter" in done.stderr
     done = invoke("check", file, "--set", "scheduler_policy.use=planless", "--set", 'block_allocator.stack=["free-list", "layerless"]')
     assert (done.exit_code, done.stdout) == (3, "")
     assert "is not a block_allocator" in done.stderr
@@ -166,6 +166,10 @@ def test_a_damaged_model_is_exit_code_4(tmp_path: Path, invoke: Invoke, name: st
 def test_run_prints_the_answer(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("run", "hello", "--config", write(tmp_path), "--raw", "--max-tokens", "11")
     assert (done.exit_code, done.stdout) == (0, "This answer\n")
+    assert done.stderr.endswith("(stopped at --max-tokens 11)\n")
+    done = invoke("run", "hello", "--config", write(tmp_path), "--raw")
+    assert done.stdout.startswith("This answer was")
+    assert "stopped" not in done.stderr
 
 
 @pytest.mark.parametrize("prompt", [b"hello", "Gr\u00fc\u00dfe \U0001f600".encode()])
