@@ -29,8 +29,9 @@ class Pool:
         return min(self.max_model_len, self.num_tokens)
 
     def line(self) -> str:
-        size = (self.num_blocks + 1) * self.bytes_per_block / 2**20
-        text = f"KV cache: {self.num_blocks:,} blocks of {self.block_size} tokens = {self.num_tokens:,} tokens ({size:,.0f} MiB); "
+        size = (self.num_blocks + 1) * self.bytes_per_block
+        memory = f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
+        text = f"KV cache: {self.num_blocks:,} blocks of {self.block_size} tokens = {self.num_tokens:,} tokens (up to {memory}); "
         text += f"largest context {self.largest_context:,} tokens"
         if self.largest_context < self.max_model_len:
             text += f" (max_model_len is {self.max_model_len:,}, but the pool holds no more)"
@@ -47,7 +48,7 @@ def size_pool(
     share = CPU_SHARE if device == "cpu" else memory_utilization
     fits = int(free_memory * share) // bytes_per_block - 1  # block 0 is padding and takes memory too
     most = free_memory // bytes_per_block - 1
-    if device == "cpu" and num_blocks > most:
+    if device == "cpu" and num_blocks > max(most, 0):
         raise ConfigError(
             f"[block_allocator] num_blocks = {num_blocks}: a block takes {bytes_per_block:,} bytes and {free_memory:,} bytes are free, which is {max(most, 0)} "
             "blocks beside the one for padding. Ask for fewer, or leave num_blocks at 0 for what max_num_seqs needs."
