@@ -33,27 +33,35 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 _effort_options = _options(
-    click.option("--reps", type=click.IntRange(1, 1000), default=3, show_default=True, help="Repetitions that are measured."),
-    click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Repetitions before them."),
+    click.option("--reps", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many repetitions are measured."),
+    click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="How many repetitions warm up before them."),
     click.option(
-        "--max-foreign", type=click.FloatRange(0, 4096), default=0.3, show_default=True, help="Cores that other processes may use during a repetition."
+        "--max-foreign",
+        type=click.FloatRange(0, 4096),
+        default=0.3,
+        show_default=True,
+        help="How many cores other processes may use before a repetition counts as disturbed.",
     ),
-    click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Measure a disturbed repetition again, at most so often."),
+    click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="How often a disturbed repetition is measured again at most."),
     talk,
-    click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), help="Write the result here; - is stdout."),
+    click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), help="File for the result; - is stdout."),
 )
 
 
 def _workload_options(name: str) -> Callable[[F], F]:
     return _options(
-        click.option("--workload", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Workloads as JSON; without it built-in ones."),
+        click.option(
+            "--workload", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON file of workloads; without it the built-in ones."
+        ),
         click.option("--name", help=f"Which workload of the file, or which of the built-in W1, W2 and W3.  [default: the file's only one, else {name}]"),
-        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=20261130, show_default=True, help="Of built-in prompts, and of arrivals."),
-        click.option("--prompts", type=click.Choice(["ids", "text"]), help="What to send; without it ids where there are any."),
+        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=20261130, show_default=True, help="Seed of the built-in prompts, and of arrivals."),
+        click.option("--prompts", type=click.Choice(["ids", "text"]), help="Form in which prompts are sent; without it ids where there are any."),
     )
 
 
-_concurrency_option = click.option("--concurrency", type=click.IntRange(1, 100_000), help="Requests in flight; without it what the workload is meant for.")
+_concurrency_option = click.option(
+    "--concurrency", type=click.IntRange(1, 100_000), help="How many requests are in flight; without it what the workload is meant for."
+)
 
 
 @click.group(cls=Group)
@@ -70,7 +78,7 @@ def bench() -> None:
 @_workload_options("W1")
 @_effort_options
 def latency(target: str | None, overrides: tuple[str, ...], **options: Any) -> None:
-    """One request at a time, in this process."""
+    """Measure one request at a time, in this process."""
     from corekit.bench.verbs import bench_client
 
     _report(lambda: bench_client("latency", _configure(target, overrides), _asked(options, "W1"), None, _effort(options), sys.stderr), options)
@@ -83,26 +91,26 @@ def latency(target: str | None, overrides: tuple[str, ...], **options: Any) -> N
 @_concurrency_option
 @_effort_options
 def throughput(target: str | None, overrides: tuple[str, ...], concurrency: int | None, **options: Any) -> None:
-    """Many requests at once, in this process."""
+    """Measure many requests at once, in this process."""
     from corekit.bench.verbs import bench_client
 
     _report(lambda: bench_client("throughput", _configure(target, overrides), _asked(options, "W2"), concurrency, _effort(options), sys.stderr), options)
 
 
 @bench.command()
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Of an OpenAI-compatible server: corekit or any other.")
-@click.option("--model", default="", help="Its name there; without it the first that the server lists.")
-@click.option("--api-key", default="", help="Sent as a bearer token; env:NAME reads a variable.")
-@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="Open loop: Poisson arrivals, requests per second.")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of an OpenAI-compatible server: corekit or any other.")
+@click.option("--model", default="", help="Name of the model at the server; without it the first that the server lists.")
+@click.option("--api-key", default="", help="Key that is sent as a bearer token; env:NAME reads a variable.")
+@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="Requests per second of an open loop, with Poisson arrivals.")
 @_concurrency_option
 @_workload_options("W2")
-@click.option("--vocab-size", type=click.IntRange(1, 2**31 - 1), help="Send built-in prompts as ids below this.")
-@click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Off: do not send ignore_eos, and accept short answers.")
-@click.option("--timeout", type=click.FloatRange(0, 86400, min_open=True), default=600.0, show_default=True, help="Seconds for one request.")
+@click.option("--vocab-size", type=click.IntRange(1, 2**31 - 1), help="Size of the server's vocabulary: built-in prompts are then sent as ids below it.")
+@click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Whether ignore_eos is sent; without it short answers are accepted.")
+@click.option("--timeout", type=click.FloatRange(0, 86400, min_open=True), default=600.0, show_default=True, help="Seconds that one request may take.")
 @click.option("--server-pid", type=click.IntRange(1, 2**31 - 1), help="Process of a local server, so that it is not foreign; without it the one at the port.")
 @_effort_options
 def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: int | None, vocab_size: int | None, **options: Any) -> None:
-    """A running server, by streamed completions.
+    """Measure a running server, by streamed completions.
 
     Closed loop (--concurrency) unless an arrival rate is given (--rate). Failed requests are counted; any of them makes the exit code 1.
     """
@@ -125,12 +133,12 @@ def serve(url: str, model: str, api_key: str, rate: float | None, concurrency: i
 @bench.command()
 @target
 @overrides
-@click.option("--running", type=click.IntRange(1, 65536), default=1000, show_default=True, help="Requests that decode.")
-@click.option("--waiting", type=click.IntRange(0, 10**6), default=10_000, show_default=True, help="Requests that wait for a seat.")
-@click.option("--steps", type=click.IntRange(2, 100_000), default=300, show_default=True, help="Of one repetition.")
+@click.option("--running", type=click.IntRange(1, 65536), default=1000, show_default=True, help="How many requests decode.")
+@click.option("--waiting", type=click.IntRange(0, 10**6), default=10_000, show_default=True, help="How many requests wait for a seat.")
+@click.option("--steps", type=click.IntRange(2, 100_000), default=300, show_default=True, help="How many steps one repetition has.")
 @_effort_options
 def engine(target: str | None, overrides: tuple[str, ...], running: int, waiting: int, steps: int, **options: Any) -> None:
-    """What planning and committing a step cost, without a model."""
+    """Measure what planning and committing a step cost, without a model."""
     from corekit.bench.planning import Population
     from corekit.bench.verbs import bench_engine
 
