@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -20,6 +21,13 @@ from .options import HttpOptions
 from .protocol import JsonErrorProtocol
 
 _BACKLOG = 2048
+"""Connections that wait in the kernel to be accepted."""
+
+_ACCEPTS = 128
+"""Most connections accepted at one wake-up, and attempts that fail when descriptors run out."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_QUIET_SECONDS = 60.0
 
 
 class _Server(uvicorn.Server):
@@ -28,6 +36,30 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # asyncio has one number for both and has set it to _ACCEPTS
+
+
+class AcceptFailures:
+    """The loop's errors while it serves: of those that say that no connection can be accepted, one warning a minute; the rest as before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._before = loop.get_exception_handler()
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
+            if self._before is not None:
+                self._before(loop, context)
+            else:
+                loop.default_exception_handler(context)
+        elif loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + _QUIET_SECONDS
+            LOG.warning("openai-http cannot accept connections: %s. They wait until others close. Allow more open files (ulimit -n)", error.strerror)
 
 
 class OpenAiHttp:
@@ -73,6 +105,9 @@ class OpenAiHttp:
         if self._options.host not in ("127.0.0.1", "::1", "localhost") and not self._options.api_keys:
             LOG.warning("openai-http listens on %s without api_keys: whoever reaches this address can use it", self.address)
         drain = Drain()
+        loop = asyncio.get_running_loop()
+        before = loop.get_exception_handler()
+        loop.set_exception_handler(AcceptFailures(loop))
         server = _Server(self._config(build_app(client, self._options, drain)))
         running = asyncio.create_task(server.serve(sockets=[self._listener]))
         try:
@@ -91,6 +126,7 @@ class OpenAiHttp:
                 connection.transport.abort()
             self._listener.close()
             self._listener = None
+            loop.set_exception_handler(before)
         running.result()
 
     def _config(self, app: object) -> uvicorn.Config:
@@ -105,5 +141,5 @@ class OpenAiHttp:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=1,
-            backlog=_BACKLOG,
+            backlog=_ACCEPTS,
         )

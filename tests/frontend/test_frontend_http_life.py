@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import random
@@ -18,7 +19,7 @@ import pytest
 from corekit_openai_http import HttpOptions
 from corekit_openai_http.app import routes
 from corekit_openai_http.drain import Drain
-from corekit_openai_http.frontend import OpenAiHttp
+from corekit_openai_http.frontend import AcceptFailures, OpenAiHttp
 from corekit_openai_http.gate import OPEN_PATHS
 from corekit_openai_http.metrics import Meters
 from http_live import MODEL, Live, PlainClient, check_error, events, eventually
@@ -96,6 +97,42 @@ def test_a_port_can_be_used_again_at_once() -> None:
         assert live.http.post(TEXT, json=body()).status_code == 200
     with Live(PlainClient(), port=port) as live:
         assert live.http.get("/health").status_code == 200
+
+
+def test_running_out_of_descriptors_is_one_warning_and_passes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    num_failed = 0
+
+    def fails(listener: socket.socket) -> Any:
+        nonlocal num_failed
+        num_failed += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Live(PlainClient()) as live:
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "accept", fails)
+            host, port = live.url.removeprefix("http://").split(":")
+            with socket.create_connection((host, int(port))):
+                assert eventually(lambda: num_failed > 0)
+                time.sleep(0.1)
+                assert num_failed <= 128
+                assert eventually(lambda: num_failed > 128), "it tries again"
+                assert [record.getMessage() for record in caplog.records if "accept" in record.getMessage()] == [
+                    "openai-http cannot accept connections: Too many open files. They wait until others close. Allow more open files (ulimit -n)"
+                ]
+        assert live.http.get("/health").status_code == 200
+
+
+def test_other_errors_of_the_loop_are_told_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[dict[str, Any]] = []
+    loop = asyncio.new_event_loop()
+    AcceptFailures(loop)(loop, {"message": "of the loop itself"})
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == ["of the loop itself"]
+    loop.set_exception_handler(lambda loop, context: told.append(context))
+    failures = AcceptFailures(loop)
+    for context in ({"message": "x"}, {"exception": OSError(errno.EMFILE, "no")}, {"socket": 1, "exception": OSError(errno.EBADF, "no")}):
+        failures(loop, context)
+        assert told.pop() is context
+    loop.close()
 
 
 def test_two_servers_in_one_process_have_their_own_models_and_counts() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from corekit_openai_http.fields import HARMLESS, MAX_DEPTH, UNSUPPORTED, read_object
+from corekit_openai_http.errors import ApiError
+from corekit_openai_http.fields import HARMLESS, MAX_CONTAINERS, MAX_DEPTH, UNSUPPORTED, read_object
 from http_live import MODEL, Live, PlainClient, check_error, eventually
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -290,6 +291,25 @@ def test_malformed_bodies(live: Live, content: bytes, status: int, code: str) ->
 )
 def test_messages_use_the_words_of_json(live: Live, fields: dict[str, Any], message: str) -> None:
     assert check_error(complete(live, **fields))["message"] == message
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'{"a":[]},', b'"\\\\",[],"\\"",'])
+def test_a_body_of_very_many_arrays_is_not_decoded(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+    def decoded(body: bytes) -> None:
+        raise AssertionError("it was decoded")
+
+    content = b'{"metadata": [' + piece * (MAX_CONTAINERS + 1) + b"[]]}"
+    monkeypatch.setattr("msgspec.json.decode", decoded)
+    with pytest.raises(ApiError, match=f"at most {MAX_CONTAINERS} are allowed") as refused:
+        read_object(content)
+    assert (refused.value.status, refused.value.code) == (400, "json_too_many_values")
+
+
+def test_brackets_in_text_and_many_ids_are_no_reason_to_refuse() -> None:
+    text = '[{\\"' * 2 * MAX_CONTAINERS
+    lists = [[[index, 2, 3] for index in range(MAX_CONTAINERS // 2)]]
+    for fields in ({"prompt": text}, {"prompt": lists}, {"prompt": [[1] * 2048] * 2048}, {"messages": [{"role": "user", "content": text}] * 3}):
+        assert read_object(json.dumps(fields).encode()) == fields
 
 
 @pytest.mark.parametrize("content", [b"", b" \r\n"])
