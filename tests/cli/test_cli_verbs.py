@@ -99,7 +99,9 @@ def test_check_builds_what_needs_no_weights(tmp_path: Path, invoke: Invoke, monk
     file = write(tmp_path, SCRIPTED.replace('["corekit_openai_http"]', '["corekit_openai_http", "broken_local_parts"]'))
     done = invoke("check", file, "--set", "scheduler_policy.use=planless")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert "--set scheduler_policy.use: planless from broken_local_parts built a Policy that is not a scheduler_policy: plan: it takes no parameter" in done.stderr
+    assert (
+        "--set scheduler_policy.use: planless from broken_local_parts built a Policy that is not a scheduler_policy: plan: it takes no parameter" in done.stderr
+    )
     done = invoke("check", file, "--set", "scheduler_policy.use=planless", "--set", 'block_allocator.stack=["free-list", "layerless"]')
     assert (done.exit_code, done.stdout) == (3, "")
     assert "is not a block_allocator" in done.stderr
