@@ -34,12 +34,15 @@ class Failing(PlainClient):
 @pytest.fixture
 def uncollected() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # what other tests keep is not seen by `alive`
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 def alive(*kinds: type) -> list[type]:
+    """Of these kinds, what was made in this test and is not freed."""
     return [type(one) for one in gc.get_objects() if type(one) in kinds]
 
 
