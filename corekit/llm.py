@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import aclosing
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +32,7 @@ LONG = 1.0
 """Seconds after which a progress bar is worth a line."""
 ENDING = 10.0
 """Seconds that an interrupted call waits for its requests to end; a step that takes longer hangs."""
-CLOSED = "this LLM was closed; make a new one"
+CLOSED = "this LLM was closed, or lives in the process that forked this one; make a new one"
 
 
 class LLM:
@@ -51,8 +50,9 @@ class LLM:
 
     def __init__(self, source: str | None = None, *, config: Config | Mapping[str, Any] | str | PathLike[str] | None = None, **options: Any) -> None:
         from corekit.compose.assemble import assemble
+        from corekit.compose.given import configured
 
-        self._assembly = assemble(_configured(source, config, options), frontends=())
+        self._assembly = assemble(configured(source, config, options), frontends=())
         self._assembly.start()
         self._loop = _LoopThread()
         # Runs once: on close, when nobody holds this any more, or at the exit of the interpreter while threads still work.
@@ -111,8 +111,9 @@ class LLM:
 
         if not self._end.alive:
             raise EngineDead(CLOSED)
-        often = 0.1 if sys.stderr.isatty() else LONG  # in a file every look at the bar stays
-        bar = tqdm(total=len(prompts), desc="requests", unit="req", delay=LONG, mininterval=often, maxinterval=often, disable=not progress, file=sys.stderr)
+        shown = progress and sys.stderr is not None
+        often = 0.1 if shown and sys.stderr.isatty() else LONG  # in a file every look at the bar stays
+        bar = tqdm(total=len(prompts), desc="requests", unit="req", delay=LONG, mininterval=often, maxinterval=often, disable=not shown, file=sys.stderr)
         with bar:
             return self._loop.call(self._answer_all(prompts, params, bar.update))
 
@@ -210,6 +211,8 @@ class _LoopThread:
                 ended.set()
 
         try:
+            if not self._thread.is_alive():  # a forked child does not have it
+                raise RuntimeError("its thread is not in this process")
             future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
         except RuntimeError as error:
             work.close()
@@ -234,42 +237,6 @@ def _end(assembly: Assembly, loop: _LoopThread) -> None:
         assembly.close()
     finally:
         loop.end()
-
-
-def _configured(source: str | None, config: Config | Mapping[str, Any] | str | PathLike[str] | None, options: Mapping[str, Any]) -> Config:
-    """Options over config over environment over file over defaults. Unknown names are reported by the configuration itself."""
-    from corekit.compose.config import Config, load
-    from corekit.compose.surroundings import environment
-
-    given = _named(source, options)
-    if isinstance(config, Config):  # checked with its own environment
-        return load(given=_over(given, config.model_dump(exclude_unset=True, by_alias=True))) if given else config
-    if isinstance(config, Mapping):
-        return load(environ=environment(), given=_over(given, _over(config, {})))
-    return load(None if config is None else Path(config), environ=environment(), given=given)
-
-
-def _named(source: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables from names: `a.b=c` is b of table a; a slot's name with a text chooses its provider."""
-    from corekit.compose.tables import Tables
-
-    given: dict[str, Any] = {}
-    for name, value in options.items():
-        if isinstance(value, str) and name in Tables.model_fields:
-            value = {"source" if name == "model" else "use": value}
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        given = _over(value, given)
-    return given if source is None else _over({"model": {"source": source}}, given)
-
-
-def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; everything else replaces what was there."""
-    merged = dict(lower)
-    for name, value in upper.items():
-        below = merged.get(name)
-        merged[name] = _over(value, below if isinstance(below, Mapping) else {}) if isinstance(value, Mapping) else value
-    return merged
 
 
 def _are_ids(prompts: object) -> bool:

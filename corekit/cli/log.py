@@ -12,7 +12,7 @@ def set_up(level: str, *, for_machines: bool = False) -> None:
     """Route the standard library's logging, which every room uses, through structlog. for_machines: JSON where there is no terminal."""
     import structlog
 
-    on_terminal = sys.stderr.isatty()
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
     as_json = for_machines and not on_terminal
     # plain: the default prints the values of every frame's variables, prompts and keys among them
     console = structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=structlog.dev.plain_traceback)
@@ -26,7 +26,7 @@ def set_up(level: str, *, for_machines: bool = False) -> None:
     after: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if as_json:
         after.append(structlog.processors.format_exc_info)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()  # a daemon may have none
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=[*after, renderer]))
     structlog.configure(
         processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

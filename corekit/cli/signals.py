@@ -62,8 +62,9 @@ async def _until_signal(work: Coroutine[Any, Any, None], said: Callable[[], str]
         came.append(number)
         for ending in ENDING:
             loop.add_signal_handler(ending, os._exit, 128 + ending)
-        click.echo(said(), err=True)
         working.cancel()
+        with suppress(OSError):  # whoever read stderr may have ended with the same signal
+            click.echo(said(), err=True)
 
     for number in ENDING:
         loop.add_signal_handler(number, stop, number)

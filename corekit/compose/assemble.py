@@ -30,6 +30,7 @@ from .errors import BindError, ConfigError
 from .memory import Pool, size_pool
 from .ranks import RankFactory
 from .stack import build_stack
+from .surroundings import step_limits
 
 
 def assemble(
@@ -145,6 +146,7 @@ def _memory(composition: Composition, executor: Executor) -> tuple[Pool, BlockAl
 
 def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: BlockAllocator, journal: CopyJournal) -> Scheduler:
     context, table = composition.context, composition.config.scheduler
+    step = step_limits(composition.config, context.device)
     context = replace(context, num_blocks=pool.num_blocks)
     policy: SchedulerPolicy = composition.one("scheduler_policy").build(context)
     fallback: SchedulerPolicy = composition.fallback.build(context)
@@ -152,9 +154,9 @@ def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: 
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
         max_num_seqs=table.max_num_seqs,
-        max_num_batched_tokens=table.max_num_batched_tokens,
+        max_num_batched_tokens=step.max_num_batched_tokens,
         max_model_len=context.max_model_len,
-        long_prefill_token_threshold=table.long_prefill_token_threshold,
+        long_prefill_token_threshold=step.long_prefill_token_threshold,
         watermark_blocks=int(table.watermark * pool.num_blocks),
         max_draft_tokens=executor.max_draft_tokens,
     )

@@ -82,7 +82,7 @@ def compose(
         dtype=surroundings.first_dtype(config, device, source),
         threads=surroundings.threads(config),
         max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_batched_tokens=surroundings.step_limits(config, device).max_num_batched_tokens,
         clock=clock,
         seed=config.engine.seed,
         block_size=config.block_allocator.block_size,

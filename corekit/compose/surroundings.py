@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from corekit.api import ModelSpec, WeightSource
 
 from .config import Config
 from .errors import ConfigError
+
+GPU_BUDGET = 2048
+CPU_BUDGET = 512
+
+
+class StepLimits(NamedTuple):
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
 
 
 def environment() -> Mapping[str, str]:
@@ -106,3 +115,13 @@ def max_model_len(config: Config, spec: ModelSpec) -> int:
             "Ask for at most that, or leave it out."
         )
     return asked or spec.context_length
+
+
+def step_limits(config: Config, device: str) -> StepLimits:
+    """The budget of a step. On a CPU its own is small, and one prompt gets half of it: everybody else's next token waits for the step."""
+    budget, threshold = config.scheduler.max_num_batched_tokens, config.scheduler.long_prefill_token_threshold
+    if budget:
+        return StepLimits(budget, threshold)
+    if device != "cpu":
+        return StepLimits(GPU_BUDGET, threshold)
+    return StepLimits(CPU_BUDGET, threshold or CPU_BUDGET // 2)

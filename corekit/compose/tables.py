@@ -71,10 +71,11 @@ class EngineTable(Table):
 
 
 class SchedulerTable(Table):
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**20)] = 2048
+    max_num_batched_tokens: Annotated[int, Field(ge=0, le=2**20)] = 0
+    """Token budget of a step; 0: 2048 on a GPU, 512 on a CPU, where a larger step would make everybody wait."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65536)] = 256
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=2**20)] = 0
-    """Most tokens of one prompt in a step; 0: what the budget leaves."""
+    """Most tokens of one prompt in a step; 0: what the budget leaves, but half of a CPU's own budget."""
     watermark: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.01
     """Part of the pool that a new request must leave free."""
     preemption: Annotated[Literal["auto", "recompute", "swap"], _only(("auto", "recompute"), "preemption by swap is not there yet")] = "auto"

@@ -15,5 +15,6 @@ def progress_bar(label: str, num_bytes: int, *, shown: bool) -> Iterator[Any]:
     """A tqdm bar in bytes that appears only when the work takes longer than DELAY_SECONDS; `update(count)` moves it."""
     from tqdm import tqdm
 
-    with tqdm(total=num_bytes, desc=label, unit="B", unit_scale=True, delay=DELAY_SECONDS, file=sys.stderr, disable=not shown, leave=False) as bar:
+    hidden = not shown or sys.stderr is None
+    with tqdm(total=num_bytes, desc=label, unit="B", unit_scale=True, delay=DELAY_SECONDS, file=sys.stderr, disable=hidden, leave=False) as bar:
         yield bar

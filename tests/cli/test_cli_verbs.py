@@ -308,6 +308,21 @@ def test_serve_answers_and_ends_with_0_on_signals(tmp_path: Path, number: signal
         assert "the pool holds no more" in server.text
 
 
+def test_a_signal_ends_a_server_whose_log_nobody_reads_any_more(tmp_path: Path) -> None:
+    """`corekit serve 2>&1 | tee log`: Ctrl-C reaches the reader too, and it may end first."""
+    command = [*MAIN, "serve", write(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            while "listening on" not in process.stdout.readline():
+                assert process.poll() is None
+            process.stdout.close()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     """A request is in flight that would take long; the first signal lets it go on, the second does not."""
     slow = ("--set", "model.options.step_seconds=0.5", "--set", "frontend.openai-http.options.shutdown_seconds=60")

@@ -9,11 +9,13 @@ import pytest
 from corekit.api import API_VERSION, BlockAllocator, BuildContext, Provider
 from corekit.builtin.free_list import FreeList
 from corekit.compose.catalog import Candidate
+from corekit.compose.config import load
 from corekit.compose.discovery import Plugin
 from corekit.compose.errors import ConfigError
 from corekit.compose.memory import Pool, size_pool
 from corekit.compose.parts import Part
 from corekit.compose.stack import build_stack
+from corekit.compose.surroundings import step_limits
 
 NUMBERS: dict[str, Any] = {
     "device": "cpu",
@@ -142,3 +144,17 @@ def test_the_proof_leaves_every_block_free() -> None:
     taken = stack.take(8)
     assert taken is not None
     assert sorted(taken.ids) == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "device", "limits"),
+    [
+        ({}, "cpu", (512, 256)),
+        ({}, "cuda:0", (2048, 0)),
+        ({"long_prefill_token_threshold": 64}, "cpu", (512, 64)),
+        ({"max_num_batched_tokens": 1000}, "cpu", (1000, 0)),
+        ({"max_num_batched_tokens": 1000, "long_prefill_token_threshold": 64}, "cuda", (1000, 64)),
+    ],
+)
+def test_a_step_is_small_on_a_cpu_and_leaves_room_beside_one_prompt(scheduler: dict[str, int], device: str, limits: tuple[int, int]) -> None:
+    assert step_limits(load(environ={}, given={"scheduler": scheduler}), device) == limits

@@ -328,3 +328,37 @@ def test_the_interpreter_ends_cleanly_without_a_close():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "This\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs hardware: a system that forks")
+def test_a_forked_child_is_told_instead_of_waiting_for_ever() -> None:
+    program = """
+import os, sys
+from corekit import LLM, SamplingParams
+from corekit.api import EngineDead
+llm = LLM("none", config={"model": {"use": "scripted"}, "tokenizer": {"use": "bytes"}}, num_blocks=64)
+child = os.fork()
+if child:
+    print(os.waitpid(child, 0)[1], llm.generate("a", SamplingParams(max_tokens=2))[0].outputs[0].finish_reason)
+    llm.close()
+else:
+    try:
+        llm.generate("a")
+    except EngineDead as error:
+        os._exit(0 if "forked" in str(error) else 3)
+    os._exit(4)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["0", "length"], done.stderr
+
+
+def test_a_process_without_stderr_can_use_it() -> None:
+    program = """
+import sys
+sys.stderr = None
+from corekit import LLM, SamplingParams
+with LLM("none", config={"model": {"use": "scripted"}, "tokenizer": {"use": "bytes"}}, num_blocks=64) as llm:
+    print(len(llm.generate(["a", "b"], SamplingParams(max_tokens=2))))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["2"], done.stderr

