@@ -38,6 +38,13 @@ settings.register_profile("corekit", deadline=None, suppress_health_check=[Healt
 settings.load_profile("corekit")
 
 
+@pytest.fixture(autouse=True)
+def _python_collects_garbage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines leave the collector alone: hundreds of them, each with two full collections of a heap with torch in it, take minutes."""
+    if request.node.get_closest_marker("owns_collector") is None:
+        monkeypatch.setattr("corekit.engine.collector.Collector.start", lambda self: None)
+
+
 @pytest.fixture(scope="session")
 def demo_cache_dir() -> Path:
     """The user's own cache folder, so that the demo model is downloaded once and not once per run."""

@@ -19,10 +19,12 @@ class Mutant:
     owner: object
     method: str
     edits: tuple[tuple[str, str], ...]
+    first_walk: int = 0
+    """Where to begin: no earlier walk meets what it takes."""
 
 
-def mutant(name: str, owner: object, method: str, *edits: tuple[str, str]) -> Mutant:
-    return Mutant(name, owner, method, edits)
+def mutant(name: str, owner: object, method: str, *edits: tuple[str, str], first_walk: int = 0) -> Mutant:
+    return Mutant(name, owner, method, edits, first_walk)
 
 
 B, C, K, S, P = blocks.BlockTables, blocks.CopyJournal, blocks.KeyChain, scheduler.Scheduler, step_plan.Step
@@ -51,6 +53,7 @@ MUTANTS = [
         "_child",
         ("self._keys.get((parent, tokens, extra))", "self._keys.get((None, tokens, extra))"),
         ("self._keys[parent, tokens, extra]", "self._keys[None, tokens, extra]"),
+        first_walk=43,
     ),
     mutant("published before computed", S, "_publish", ("self._keys.extend", "r.num_committed = min(len(r.tokens), size * len(r.table)); self._keys.extend")),
     mutant("sibling shares with a leader that has left", S, "_fork", ("if leader.state is RequestState.RUNNING:", "if True:")),
@@ -81,7 +84,7 @@ MUTANTS = [
     mutant(
         "computed kept on preemption", P, "preempt", ("r.num_computed_tokens = r.num_committed = r.num_published = 0", "r.num_committed = r.num_published = 0")
     ),
-    mutant("readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued:", "if False:")),
+    mutant("readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued:", "if False:"), first_walk=63),
     mutant("hit without holding", P, "_admit", ("blocks.hold(match)", "blocks.share([b.place.block for b in match.blocks])")),
     mutant(
         "hit counted one block short",
@@ -89,7 +92,7 @@ MUTANTS = [
         "_admit",
         ("start = len(match.blocks) * blocks.block_size", "start = max(0, len(match.blocks) - 1) * blocks.block_size"),
     ),
-    mutant("table kept when the stack breaks its word", P, "_admit", ("blocks.release(table)", "pass")),
+    mutant("table kept when the stack breaks its word", P, "_admit", ("blocks.release(table)", "pass"), first_walk=43),
     mutant("cached to the last token", P, "_match", ("(len(r.tokens) - 1)", "len(r.tokens)")),
     mutant("max_tokens without what is in flight", P, "schedule", ("r.num_known >= r.max_known", "len(r.tokens) >= r.max_known")),
     mutant("ends while its drafts are in flight", P, "_end", ("if r.steps_in_flight:", "if False:")),

@@ -14,6 +14,9 @@ from corekit.api import Prompt, SamplingParams
 from corekit.engine.collector import LONG, Collector
 
 
+pytestmark = pytest.mark.owns_collector
+
+
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     before = gc.get_threshold(), gc.get_freeze_count()

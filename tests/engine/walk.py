@@ -36,7 +36,7 @@ def random_request(rng: random.Random, capacity: int) -> dict:
     prompt = (BASE[:shared] + [rng.randrange(50) for _ in range(own)])[:longest] or [7]
     asked = {
         "prompt": prompt,
-        "max_tokens": rng.choice((1, 2, 5, 12, 30)),
+        "max_tokens": rng.choice((1, 2, 5, 12, 18)),
         "n": rng.choice((1, 1, 1, 2, 3, 8)),
         "temperature": rng.choice((0.0, 0.0, 1.0)),
         "seed": rng.randrange(5),

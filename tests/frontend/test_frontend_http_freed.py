@@ -33,7 +33,6 @@ class Failing(PlainClient):
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    gc.collect()
     gc.freeze()  # what other tests keep is not seen by `alive`
     gc.disable()
     yield
