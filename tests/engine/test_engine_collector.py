@@ -13,7 +13,6 @@ from engine_stand_in import StandIn, client_of
 from corekit.api import Prompt, SamplingParams
 from corekit.engine.collector import LONG, Collector
 
-
 pytestmark = pytest.mark.owns_collector
 
 
