@@ -81,6 +81,7 @@ def test_unknown_disturbance_is_not_judged_but_said() -> None:
     assert "not known" in noise_remarks(attempts, effort.max_foreign)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_own_children_are_not_foreign_and_others_are() -> None:
     burn = "import time\nend = time.time() + 30\nwhile time.time() < end: pass"

@@ -18,7 +18,7 @@ def random_setting(rng: random.Random) -> Setting:
         block_size=rng.choice((1, 2, 4, 4, 8, 16)),
         num_blocks=rng.randint(2, 20),
         max_num_seqs=rng.choice((1, 3, 8)),
-        max_num_batched_tokens=rng.choice((1, 3, 8, 40)),
+        max_num_batched_tokens=rng.choice((2, 5, 12, 40)),
         long_prefill_token_threshold=rng.choice((0, 0, 2, 5)),
         watermark_blocks=rng.choice((0, 0, 1, 3)),
         depth=rng.choice((1, 2, 2, 3)),

@@ -236,6 +236,7 @@ def _leave(url: str, seconds: float, fields: dict[str, Any]) -> None:
 LEAVING: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 3}, {"stream": True, "prompt": ["a", "b", "c"]}, {"prompt": "p" * 400}]
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_ends_its_request_within_two_steps(executor: str) -> None:
     step = 0.02
     with engine(executor, texts=("x" * 300,), step_seconds=step, scheduler={"max_num_batched_tokens": 16}) as (live, assembly):
@@ -245,6 +246,7 @@ def test_a_client_that_leaves_ends_its_request_within_two_steps(executor: str) -
             assert assembly.client.stats().num_finished.get("abort", 0) > num_left
 
 
+@pytest.mark.slow
 def test_a_queued_request_whose_client_left_never_runs() -> None:
     """The model raises on an id of the queued prompt, so a run of it would count as an error."""
     one_seat = {"max_num_seqs": 1}

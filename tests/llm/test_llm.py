@@ -222,6 +222,7 @@ def test_an_interrupt_ends_what_runs_and_nothing_else():
 # -- progress
 
 
+@pytest.mark.slow
 def test_a_bar_appears_only_when_it_takes_long_and_is_wanted(capsys):
     with scripted(options={"step_seconds": 0.02}, max_num_seqs=1) as llm:
         slow = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
