@@ -158,7 +158,7 @@ def _refuse_transformers(context: BuildContext) -> Sequence[str]:
 def _build_transformers(context: BuildContext, options: None) -> Model:
     from .transformers_model import TransformersModel
 
-    return TransformersModel(_source(context), device=context.device, dtype=context.dtype, threads=context.threads)
+    return TransformersModel(_source(context), device=context.device, dtype=context.dtype)
 
 
 def _refuse_weights(context: BuildContext) -> Sequence[str]:

@@ -35,10 +35,10 @@ class TransformersModel:
     """Slot `model`. Its spec is what the model's own layers were seen to do; its logits are those of the library's own head.
 
     The constructor reads no weights and raises Unsupported, a ValueError, for what `refusals` names and for what only a trial
-    of the layers shows. `threads` is the business of the worker that runs it.
+    of the layers shows.
     """
 
-    def __init__(self, source: WeightSource, *, device: str, dtype: str, threads: int) -> None:
+    def __init__(self, source: WeightSource, *, device: str, dtype: str) -> None:
         self._family = find_family(source)
         self._spec = probe(self._family, source)
         self._device = device

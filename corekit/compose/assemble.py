@@ -183,7 +183,7 @@ def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
         eos_token_ids=tuple(dict.fromkeys((*composition.tokenizer.eos_token_ids, *composition.spec.eos_token_ids))),
         model=facts,
         max_queued_requests=table.max_queued_requests,
-        max_queued_tokens=table.max_queued_tokens or 4 * context.max_model_len,
+        max_queued_tokens=table.max_queued_tokens,
         seed=context.seed,
         clock=context.clock,
         collector=Collector(),

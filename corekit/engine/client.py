@@ -27,7 +27,7 @@ from corekit.api import (
     Tokenizer,
 )
 from corekit.engine.collector import Collector
-from corekit.engine.door import Door, Encoded, check_identity
+from corekit.engine.door import Door, Encoded, check_identity, field_of
 from corekit.engine.engine import Engine
 from corekit.engine.line import Line
 from corekit.engine.request import NewRequest
@@ -126,7 +126,7 @@ class Client:
         check_identity(request_id, priority, tenant, deadline)
         self._check_alive()
         encoded = await self._door.encode(prompt)
-        max_tokens = self._door.check(params, len(encoded.token_ids), field="prompt" if prompt.messages is None else "messages")
+        max_tokens = self._door.check(params, len(encoded.token_ids), field=field_of(prompt))
         name = request_id or uuid.uuid4().hex
 
         def queue() -> Stream:

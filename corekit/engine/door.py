@@ -62,9 +62,9 @@ class Door:
             encoded = self._encode(prompt)
         if not encoded.token_ids:
             raise InvalidRequest(
-                "the prompt is empty: it has no tokens, so there is nothing to continue. Send at least one", field=_field(prompt), code="empty_prompt"
+                "the prompt is empty: it has no tokens, so there is nothing to continue. Send at least one", field=field_of(prompt), code="empty_prompt"
             )
-        self._check_ids(_field(prompt), encoded.token_ids)
+        self._check_ids(field_of(prompt), encoded.token_ids)
         return encoded
 
     def check(self, params: SamplingParams, num_prompt_tokens: int, *, field: str = "prompt") -> int:
@@ -106,7 +106,7 @@ class Door:
         except InvalidRequest:
             raise
         except UnicodeEncodeError as fault:
-            raise InvalidRequest(f"{_field(prompt)} must be valid Unicode text: {fault.reason} at character {fault.start}", field=_field(prompt)) from fault
+            raise InvalidRequest(f"{field_of(prompt)} must be valid Unicode text: {fault.reason} at character {fault.start}", field=field_of(prompt)) from fault
         except Exception as fault:
             raise RequestFailed(f"the tokenizer ({type(self._tokenizer).__name__}) failed on this prompt: {type(fault).__name__}: {fault}") from fault
 
@@ -154,5 +154,6 @@ def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _field(prompt: Prompt) -> str:
+def field_of(prompt: Prompt) -> str:
+    """What the caller knows a prompt by."""
     return "prompt" if prompt.messages is None else "messages"

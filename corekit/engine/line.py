@@ -36,9 +36,6 @@ class Line:
     def __init__(self) -> None:
         self._places: deque[Place] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._places)
-
     def enter(self) -> Place:
         """A place at the end; called at once if there is nobody before it."""
         place = Place()

@@ -152,7 +152,7 @@ def test_a_family_answers_like_its_own_generate(family: str, tmp_path: Path) -> 
     wanted = [generated(reference, prompt) for prompt in prompts()]
     assert len({token for answer in wanted for token in answer}) > NUM_TOKENS, "answers that repeat one token would prove little"
     source = source_of(tmp_path)
-    model = TransformersModel(source, device="cpu", dtype="float32", threads=0)
+    model = TransformersModel(source, device="cpu", dtype="float32")
     model.load(source, Shard())
     assert stepped(model, chunk=3) == wanted
 
@@ -160,7 +160,7 @@ def test_a_family_answers_like_its_own_generate(family: str, tmp_path: Path) -> 
 def test_float64_is_carried_through(tmp_path: Path) -> None:
     reference = save_tiny(tmp_path, "llama").double()
     source = source_of(tmp_path)
-    model = TransformersModel(source, device="cpu", dtype="float64", threads=0)
+    model = TransformersModel(source, device="cpu", dtype="float64")
     model.load(source, Shard())
     assert stepped(model, chunk=3, kv_dtype="float64") == [generated(reference, prompt) for prompt in prompts()]
 
@@ -169,7 +169,7 @@ def test_chunks_and_blocks_do_not_change_logits_beyond_rounding(tmp_path: Path) 
     """bfloat16: tokens may differ where two are close, logits may not differ by more than the dtype's own noise."""
     reference = save_tiny(tmp_path, "llama", initializer_range=0.1).bfloat16()
     source = source_of(tmp_path)
-    model = TransformersModel(source, device="cpu", dtype="bfloat16", threads=0)
+    model = TransformersModel(source, device="cpu", dtype="bfloat16")
     model.load(source, Shard())
     prompt, layers = torch.tensor(prompts()[2]), model.spec.layers
     attention = TorchAttention(layers, device="cpu", poison=True, block_size=BLOCK_SIZE)

@@ -54,7 +54,7 @@ class Weights:
 
 
 def built(config: Mapping[str, Any], **more: Any) -> TransformersModel:
-    return TransformersModel(Weights(config, **more), device="cpu", dtype="float32", threads=0)
+    return TransformersModel(Weights(config, **more), device="cpu", dtype="float32")
 
 
 def llama_state(**changes: Any) -> dict[str, Tensor]:
