@@ -31,7 +31,7 @@ class TokenizerError(CorekitError, ValueError):
 class HfTokenizer:
     """Invariant: nothing changes after construction but `_plain`, which is built once, when text first looks like a control token."""
 
-    def __init__(self, source: WeightSource, eos_token_ids: Sequence[int] = ()) -> None:
+    def __init__(self, source: WeightSource) -> None:
         files = source.tokenizer_files()
         if "tokenizer.json" not in files:
             raise TokenizerError(
@@ -52,7 +52,7 @@ class HfTokenizer:
         self._bytes = _by_id(vocabulary, to_bytes)
         self._visible_bytes = [b"" if index in self._special_ids else piece for index, piece in enumerate(self._bytes)]
         names = {key: text for key, value in settings.items() if key.endswith("_token") and (text := _token_text(value)) is not None}
-        self._eos_token_ids = tuple(dict.fromkeys(_eos_ids(eos_token_ids, source, vocabulary.get(names.get("eos_token", "")))))
+        self._eos_token_ids = tuple(dict.fromkeys(_eos_ids(source, vocabulary.get(names.get("eos_token", "")))))
         self._template = self._read_template(files, settings, names)
         self._plain: Any = None
         self._plain_lock = Lock()
@@ -170,8 +170,7 @@ def _by_id(vocabulary: Mapping[str, int], to_bytes: Any) -> list[bytes]:
     return pieces
 
 
-def _eos_ids(given: Sequence[int], source: WeightSource, own: int | None) -> Iterator[int]:
-    yield from given
+def _eos_ids(source: WeightSource, own: int | None) -> Iterator[int]:
     for settings in (source.generation_config, source.config):
         value = settings.get("eos_token_id")
         for index in value if isinstance(value, list | tuple) else (value,):

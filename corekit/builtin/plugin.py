@@ -108,7 +108,7 @@ def _refuse_hf(context: BuildContext) -> Sequence[str]:
 def _build_hf(context: BuildContext, options: None) -> Tokenizer:
     from .hf_tokenizer import HfTokenizer
 
-    return HfTokenizer(_source(context), context.model_spec.eos_token_ids if context.model_spec is not None else ())
+    return HfTokenizer(_source(context))
 
 
 def _build_bytes(context: BuildContext, options: None) -> Tokenizer:

@@ -56,7 +56,7 @@ class Files:
 @pytest.fixture(params=["{{ bos_token }}" + TURNS, TURNS], ids=["template writes it", "template leaves it out"])
 def spied(request: pytest.FixtureRequest) -> Iterator[tuple[httpx.Client, Assembly, list[tuple[int, ...]], bool]]:
     """The ids of every prompt that reaches the engine."""
-    tokenizer = HfTokenizer(Files(request.param), (EOS,))  # type: ignore[arg-type]
+    tokenizer = HfTokenizer(Files(request.param))  # type: ignore[arg-type]
     with served(model="scripted", vocab_size=258, eos_token_id=EOS, parts={"tokenizer": tokenizer}) as (http, assembly):
         seen: list[tuple[int, ...]] = []
         submit = assembly.engine.submit

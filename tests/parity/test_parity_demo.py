@@ -50,7 +50,7 @@ Prompts = Sequence[tuple[int, ...]]
 def prompts(demo_source: WeightSource) -> Prompts:
     from corekit.builtin.hf_tokenizer import HfTokenizer
 
-    tokenizer = HfTokenizer(demo_source, ())
+    tokenizer = HfTokenizer(demo_source)
     chats = [tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True).token_ids for text in CHATS]
     return [ids for pair in zip(chats, [tuple(tokenizer.encode(text)) for text in TEXTS], strict=True) for ids in pair]
 

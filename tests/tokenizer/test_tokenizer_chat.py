@@ -254,7 +254,7 @@ def test_where_templates_live() -> None:
 
 def test_eos_ids_from_everywhere() -> None:
     files = Files(document(BOS_EOS), {"eos_token": "</s>"}, config={"eos_token_id": 7}, generation_config={"eos_token_id": [5, 7]})
-    assert HfTokenizer(files, [9]).eos_token_ids == (9, 5, 7, len(VOCABULARY) + 1)  # type: ignore[arg-type]
+    assert HfTokenizer(files).eos_token_ids == (5, 7, len(VOCABULARY) + 1)  # type: ignore[arg-type]
 
 
 def test_files_that_are_no_tokenizer() -> None:
