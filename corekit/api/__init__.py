@@ -26,11 +26,11 @@ from .executor import Admission, Executor, RowInput, RowMasks, StepInput, StepRe
 from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts, SupportsBind
 from .hookspecs import GROUP, hookimpl
 from .http_route import HttpRoute, Route
-from .logits_processor import LogitsProcessor, RowProcessor
+from .logits_processor import LogitsProcessor, NewSample, RowProcessor
 from .model import Attend, Model, ModelInputs, ModelSpec, Shard, SupportsDrafts, WeightSource
 from .observer import Observer, RequestStats, StepStats
 from .provider import BuildContext, Provider, never
-from .sampler import Logprobs, Sampled, Sampler, SamplingBatch, SupportsLogprobs
+from .sampler import Biases, Logprobs, Penalties, Sampled, Sampler, SamplingBatch, SupportsLogprobs
 from .scheduler_policy import PASSED_OVER, Grant, PreemptMode, Reason, Refusal, RequestState, RequestView, SchedulerPolicy, StepPlan, SupportsAccounting
 from .slots import SLOTS, Slot
 from .tokenizer import ChatPrompt, TokenDecoder, Tokenizer
@@ -48,6 +48,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionPlan",
     "BatchLayout",
+    "Biases",
     "BlockAllocator",
     "BlockKey",
     "BlockRef",
@@ -78,8 +79,10 @@ __all__ = [
     "ModelFacts",
     "ModelInputs",
     "ModelSpec",
+    "NewSample",
     "Observer",
     "Overloaded",
+    "Penalties",
     "PreemptMode",
     "PrefixMatch",
     "PrefixQuery",

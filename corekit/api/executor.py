@@ -23,6 +23,8 @@ class Admission(NamedTuple):
     """Which sample of its request; a leader's row may draw for `sample .. sample + num_samples - 1`."""
     end_ids: tuple[int, ...]
     """Ids that may end it; not drawn before `params.min_tokens`."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that the output must not complete: the last id of one is not drawn after the others."""
 
 
 class RowInput(NamedTuple):
@@ -69,6 +71,9 @@ class StepResult:
     """[row][sample]: the accepted ids, oldest first; () for a row that draws nothing."""
     logprobs: Mapping[int, tuple[tuple[TokenLogprob, ...], ...]] = field(default_factory=dict)
     """row -> [sample][token], for the rows that asked."""
+    prompt_logprobs: Mapping[int, tuple[int, tuple[TokenLogprob, ...]]] = field(default_factory=dict)
+    """row -> (position of the first, one for each position of the prompt in turn). A row that computes positions s .. e - 1 of a
+    prompt brings those of s + 1 .. e, as far as the prompt goes; only for samples admitted without any output."""
     faults: Mapping[int, str] = field(default_factory=dict)
     """row -> what went wrong with it; its tokens are ()."""
     seconds: float = 0.0

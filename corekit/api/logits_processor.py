@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from .scheduler_policy import RequestView
+from .types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSample:
+    """A sample that is about to be queued."""
+
+    request_id: str
+    sample: int
+    """Which of its request's n."""
+    token_ids: tuple[int, ...]
+    """The prompt."""
+    params: SamplingParams
 
 
 class RowProcessor(Protocol):
-    """One sample's constraint. A fault here is that request's fault."""
+    """One sample's constraint. Called on the engine's thread; a fault here is that request's fault."""
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """These ids were drawn."""
+        """These ids were drawn. A preemption does not repeat them."""
         ...
 
     def rollback(self, count: int) -> None:
@@ -20,13 +33,20 @@ class RowProcessor(Protocol):
         ...
 
     def fill(self, mask_row: memoryview) -> None:
-        """Clear the bits of the ids that may not come next; bit i % 32 of little-endian 32-bit word i // 32. All set before."""
+        """Clear the bits of the ids that may not come next; bit i % 32 of little-endian 32-bit word i // 32.
+
+        The view is of unsigned words (format "I"). Processors share it: it starts with all bits set, each clears what it
+        forbids. All n samples of a request draw their first token under the mask of the first.
+        """
         ...
 
 
 class LogitsProcessor(Protocol):
     """Starts one constraint per sample that wants it; holds no state of a request itself."""
 
-    def start(self, request: RequestView) -> RowProcessor | None:
-        """Prepare for request, off the engine's loop (it is NOT_READY until done). None: no constraint."""
+    def start(self, sample: NewSample) -> RowProcessor | None:
+        """Prepare for a sample, in a thread of its own before its request is queued; other starts may run meanwhile.
+
+        None: no constraint. Raises InvalidRequest for what the caller asked wrongly; anything else is a fault of this part.
+        """
         ...

@@ -11,8 +11,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Biases:
+    """What is added to single logits, one entry each; a sample names an id once."""
+
+    sample: Tensor
+    """[entries] int64: which sample of the batch."""
+    token_id: Tensor
+    """[entries] int64."""
+    value: Tensor
+    """[entries] float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """Repetition, presence and frequency penalties, and the history that they look at.
+
+    For every entry, with x the logit of its id: x / repetition if x > 0, else x * repetition (Keskar et al. 2019); then
+    minus presence if num_output > 0, minus frequency * num_output.
+    """
+
+    repetition: Tensor
+    """[samples] float32; 1 is none."""
+    presence: Tensor
+    """[samples] float32; 0 is none."""
+    frequency: Tensor
+    """[samples] float32; 0 is none."""
+    sample: Tensor
+    """[entries] int64: which sample of the batch."""
+    token_id: Tensor
+    """[entries] int64: an id of its prompt or output; a sample names an id once."""
+    num_output: Tensor
+    """[entries] int64: how often it stands in the output; 0 for one of the prompt alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingBatch:
-    """The draws of one step; every tensor has one entry per sample, on the device of the logits."""
+    """The draws of one step; every tensor has one entry per sample, on the device of the logits.
+
+    Order: biases, penalties, what is allowed and banned, temperature, then the filters top_k, min_p and top_p.
+    """
 
     logits_row: Tensor
     """int64: the row of logits that a sample draws from; n samples of one prompt share a row."""
@@ -30,6 +67,12 @@ class SamplingBatch:
     """int64: which sample of its request."""
     banned: Sequence[tuple[int, tuple[int, ...]]] = ()
     """(sample, ids that it may not draw), for samples that have any."""
+    allowed: Sequence[tuple[int, tuple[int, ...]]] = ()
+    """(sample, the only ids that it may draw), for samples that have such a list."""
+    biases: Biases | None = None
+    """None: no sample has any."""
+    penalties: Penalties | None = None
+    """None: no sample has any."""
     all_greedy: bool = False
     """Every temperature is 0: a sampler may skip everything but argmax."""
 
@@ -57,7 +100,8 @@ class Logprobs:
 class Sampler(Protocol):
     """A sample depends on its own logits row, parameters, seed, position and index only.
 
-    Draws are pure functions of (seed, position, index): no generator with a state, no neighbour. Never raises for values.
+    Draws are pure functions of (seed, position, index): no generator with a state, no neighbour. Never raises for values. A
+    sample that may draw nothing at all may be given any id: the core sees it and ends its request.
     """
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:

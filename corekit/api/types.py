@@ -18,6 +18,9 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 256
+MAX_BIASED_IDS = 1024
+MAX_LISTED_IDS = 1 << 18
+MAX_BAD_WORDS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,20 @@ class SamplingParams:
     """Draw from the smallest set of ids whose probability reaches p, (0, 1]."""
     min_p: float = 0.0
     """Drop ids whose probability is below min_p times that of the likeliest, 0..1."""
+    repetition_penalty: float = 1.0
+    """Logits of ids that stand in prompt or output are divided by it where positive, else multiplied; above 0 and at most 10, 1 is none."""
+    presence_penalty: float = 0.0
+    """Taken from the logits of ids that stand in the output, -2..2."""
+    frequency_penalty: float = 0.0
+    """Taken from the logit of an id as often as it stands in the output, -2..2."""
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    """Added to the logits of these ids before the penalties, -100..100. At most 1024 ids; a mapping becomes pairs."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Only these ids are drawn; at least one. None: all."""
+    banned_token_ids: tuple[int, ...] = ()
+    """These ids are never drawn."""
+    bad_words: tuple[str, ...] = ()
+    """Texts whose ids are never completed by the answer, at its begin and after a space alike. At most 256 of 256 characters."""
     seed: int | None = None
     """Makes the draws reproducible whatever else is in the batch; None: the engine picks one. A signed 64-bit integer."""
     max_tokens: int | None = 16
@@ -54,25 +71,36 @@ class SamplingParams:
     """Keep the stop string that ended the sample, once, at the end of its text."""
     logprobs: int | None = None
     """None: no logprobs. k: the logprob of each generated token and of the k likeliest ids at its position, 0..20."""
+    prompt_logprobs: int | None = None
+    """None: none. k: the same for every token of the prompt but the first, 0..20. Such a request reads no prefix cache."""
     skip_special_tokens: bool = True
     """Leave control tokens out of the text; token ids always hold them."""
 
     def __post_init__(self) -> None:
         stop: object = self.stop
-        object.__setattr__(self, "stop", _strings("stop", (stop,) if isinstance(stop, str) else stop))
-        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "stop", _strings("stop", (stop,) if isinstance(stop, str) else stop, MAX_STOPS))
+        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, most=MAX_STOP_IDS))
+        object.__setattr__(self, "bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS))
+        object.__setattr__(self, "banned_token_ids", _ids("banned_token_ids", self.banned_token_ids, most=MAX_LISTED_IDS))
+        object.__setattr__(self, "logit_bias", _biases("logit_bias", self.logit_bias))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, least=1, most=MAX_LISTED_IDS))
         _integer("n", self.n, 1, MAX_SAMPLES)
         _number("temperature", self.temperature, 0.0, 2.0)
         _integer("top_k", self.top_k, -1, 2**31 - 1)
         _number("top_p", self.top_p, 0.0, 1.0, above=True)
         _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 10.0, above=True)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if self.seed is not None:
             _integer("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _integer("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             _flag(name, getattr(self, name))
 
@@ -147,15 +175,17 @@ class RequestOutput:
     num_cached_tokens: int
     outputs: tuple[CompletionOutput, ...]
     finished: bool
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """One entry a token of the prompt, None for the first, which nothing precedes; in a stream in the first output alone."""
 
 
-def invalid(name: str, value: object, limit: str) -> InvalidRequest:
-    """The refusal of a value that is not what it must be, however long the value is."""
+def invalid(name: str, value: object, limit: str, *, field: str = "") -> InvalidRequest:
+    """The refusal of a value that is not what it must be, however long the value is. field: if the caller knows it by another name."""
     try:
         shown = repr(value)
     except ValueError:  # Python refuses to write integers of more than 4300 digits
         shown = f"a {type(value).__name__} too long to write"
-    return InvalidRequest(f"{name} must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}", field=name)
+    return InvalidRequest(f"{name} must be {limit}, got {shown if len(shown) <= 60 else shown[:57] + '...'}", field=field or name)
 
 
 def _integer(name: str, value: object, least: int, most: int) -> None:
@@ -163,10 +193,10 @@ def _integer(name: str, value: object, least: int, most: int) -> None:
         raise invalid(name, value, f"an integer from {least} to {most}")
 
 
-def _number(name: str, value: object, least: float, most: float, *, above: bool = False) -> None:
+def _number(name: str, value: object, least: float, most: float, *, above: bool = False, field: str = "") -> None:
     # Not-a-number compares false with everything, so the range check refuses it too.
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most or (above and value == least):
-        raise invalid(name, value, f"a number {'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}")
+        raise invalid(name, value, f"a number {'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}", field=field or name)
 
 
 def _flag(name: str, value: object) -> None:
@@ -180,17 +210,29 @@ def _mappings(name: str, values: object) -> tuple[Mapping[str, Any], ...]:
     return tuple(values)
 
 
-def _strings(name: str, values: object) -> tuple[str, ...]:
-    if not isinstance(values, Sequence) or not all(isinstance(v, str) for v in values):
-        raise invalid(name, values, "a string or a list of strings")
-    if len(values) > MAX_STOPS or any(not 0 < len(v) <= MAX_STOP_CHARS for v in values):
-        raise invalid(name, list(values), f"at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARS} characters")
+def _strings(name: str, values: object, most: int) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(v, str) for v in values):
+        raise invalid(name, values, "a string or a list of strings" if name == "stop" else "a list of strings")
+    if len(values) > most or any(not 0 < len(v) <= MAX_STOP_CHARS for v in values):
+        raise invalid(name, list(values), f"at most {most} strings of 1 to {MAX_STOP_CHARS} characters")
     return tuple(values)
 
 
-def _ids(name: str, values: object) -> tuple[int, ...]:
+def _biases(name: str, given: object) -> tuple[tuple[int, float], ...]:
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise invalid(name, given, "a mapping of token ids to numbers")
+    ids = _ids(name, [pair[0] for pair in pairs], most=MAX_BIASED_IDS)
+    for id, value in pairs:
+        _number(f"{name}[{id}]", value, -100.0, 100.0, field=name)
+    if len(set(ids)) < len(ids):
+        raise invalid(name, given, "a mapping that names each token id once")
+    return tuple((id, float(value)) for id, value in pairs)
+
+
+def _ids(name: str, values: object, *, least: int = 0, most: int | None = None) -> tuple[int, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
         raise invalid(name, values, "a list of token ids")
-    if name == "stop_token_ids" and len(values) > MAX_STOP_IDS:
-        raise invalid(name, f"{len(values)} ids", f"at most {MAX_STOP_IDS} ids")
+    if len(values) < least or (most is not None and len(values) > most):
+        raise invalid(name, f"{len(values)} ids", f"{least} to {most} token ids")
     return tuple(values)
