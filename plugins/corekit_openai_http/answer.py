@@ -99,7 +99,9 @@ class Answering:
     async def _news(self) -> AsyncGenerator[list[tuple[int, CompletionOutput]], None]:
         """What is new, by number of the choice."""
         job, n = self._job, self._job.params.n
-        streams = [self._client.generate(prompt, job.params, request_id=f"{self._id}-{number}") for number, prompt in enumerate(job.prompts)]
+        streams = [
+            self._client.generate(prompt, job.params, request_id=f"{self._id}-{number}", priority=job.priority) for number, prompt in enumerate(job.prompts)
+        ]
         async with aclosing(_merged(streams)) as merged:
             async for number, output in merged:
                 self._tally.add(number, output)

@@ -43,7 +43,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (),
     "prediction": (),
     "presence_penalty": (0,),
-    "priority": (0,),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "prompt_logprobs": (),

@@ -61,6 +61,7 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool = False
     stream_options: StreamOptions | None = None
     request_id: str | None = None
+    priority: int | None = None
 
 
 class CompletionBody(Common, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +91,7 @@ class Job:
     include_usage: bool
     request_id: str | None
     """The client's own name for this request, echoed and never used inside."""
+    priority: int
     names: dict[str, str]
     """The engine's name of a field -> the name that this request used."""
 
@@ -132,6 +134,7 @@ def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, l
         stream=body.stream,
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         request_id=body.request_id,
+        priority=body.priority or 0,
         names=names,
     )
 
@@ -139,6 +142,7 @@ def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, l
 def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: HttpOptions) -> None:
     check_model(body.model, model, options)
     _bounded("n", body.n, 1, options.max_n)
+    _bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
     if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
         raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes", "request_id")
     if body.stream_options is not None:

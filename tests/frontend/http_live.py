@@ -86,6 +86,7 @@ class PlainClient:
     """Of an answer that `max_tokens` did not end."""
     alive: set[str] = field(default_factory=set)
     seen: list[tuple[str, Prompt, SamplingParams]] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
     num_aborted: int = 0
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     model: ModelFacts = field(
@@ -107,6 +108,7 @@ class PlainClient:
         if any(not 0 <= token_id < 256 for token_id in ids):
             raise InvalidRequest(f"prompt holds an id outside the vocabulary of 256: {max(ids)}", field="prompt")
         self.seen.append((request_id, prompt, params))
+        self.priorities.append(priority)
         self.alive.add(request_id)
         done = False
         try:

@@ -62,8 +62,8 @@ def chat(live: Live, **fields: Any) -> Any:
         ({"stop_token_ids": "x"}, "stop_token_ids"),
         ({"ignore_eos": 1}, "ignore_eos"),
         ({"stream": "yes"}, "stream"),
-        ({"priority": 1}, "priority"),
-        ({"priority": -1}, "priority"),
+        ({"priority": 2**31}, "priority"),
+        ({"priority": -(2**31)}, "priority"),
         ({"priority": False}, "priority"),
         ({"priority": "high"}, "priority"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -225,6 +225,13 @@ def test_defaults_of_max_tokens(live: Live) -> None:
     assert CLIENT.seen[-1][2].max_tokens == 7
     chat(live, max_tokens=5)
     assert CLIENT.seen[-1][2].max_tokens == 5
+
+
+@pytest.mark.parametrize("ask", [complete, chat])
+@pytest.mark.parametrize(("fields", "priority"), [({}, 0), ({"priority": None}, 0), ({"priority": -3}, -3), ({"priority": 2**31 - 1}, 2**31 - 1)])
+def test_the_engine_hears_of_the_priority(live: Live, ask: Any, fields: dict[str, Any], priority: int) -> None:
+    assert ask(live, **fields).status_code == 200
+    assert CLIENT.priorities[-1] == priority
 
 
 def test_messages_reach_the_engine_as_roles_and_text(live: Live) -> None:
