@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,11 @@ from .model import ModelSpec, WeightSource
 from .tokenizer import Tokenizer
 
 T = TypeVar("T")
+
+
+def alone(name: str, options: Mapping[str, Any]) -> Any:
+    """The `BuildContext.build` of a context that nobody put together from a catalog."""
+    raise LookupError(f"build({name!r}): this context knows no other providers. Give the part a context of the engine's, or of its slot's kit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,11 @@ class BuildContext:
     """For allocator layers: the layer beneath; None for the bottom."""
     worker: WorkerFactory | None = None
     """For executors."""
+    build: Callable[[str, Mapping[str, Any]], Any] = alone
+    """(name, options) -> the part of another provider of the same slot, built in this context: for a part that wraps one.
+
+    The name and the options are those that TOML would say; {} leaves all options at their defaults.
+    """
 
 
 def never(context: BuildContext) -> Sequence[str]:

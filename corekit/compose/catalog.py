@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corekit.api import API_VERSION, SLOTS, BuildContext, Provider
@@ -58,6 +58,10 @@ class Catalog:
         found = [candidate for candidate in self.candidates.get(slot, ()) if not candidate.refused]
         bare = [candidate.name for candidate in found]
         return sorted(candidate.full_name if bare.count(candidate.name) > 1 else candidate.name for candidate in found)
+
+    def only(self, slot: str) -> Catalog:
+        """What it knows of one slot: small enough to travel with a part."""
+        return Catalog(candidates={slot: self.candidates.get(slot, ())}, discovery=replace(self.discovery, providers=()))
 
     def find(self, slot: str, name: str, where: str, *, is_default: bool = False) -> Candidate:
         """The provider of this name. `where` is the place in the configuration that names it.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from corekit.api import API_VERSION, SLOTS, BuildContext, CorekitError, Provider
@@ -49,6 +50,10 @@ class Part:
     options: Any
     place: str
     why: str
+    catalog: Catalog | None = field(default=None, repr=False)
+    """The providers of its slot, from which it may wrap one."""
+    inside: tuple[str, ...] = ()
+    """The parts that wrap it, by their full names, outermost first."""
 
     @property
     def slot(self) -> str:
@@ -68,9 +73,10 @@ class Part:
 
     def build(self, context: BuildContext) -> Any:
         """The component, its signatures checked. What the provider raises keeps its traceback and gains a note."""
+        whole = context if self.catalog is None else replace(context, build=partial(build_wrapped, self, self.catalog, context))
         with self.named("built"):
             try:
-                component = self.candidate.provider.build(context, self.options)
+                component = self.candidate.provider.build(whole, self.options)
             except CorekitError as error:
                 if self.slot not in OF_THE_MODEL or isinstance(error, ConfigError | SourceError):
                     raise
@@ -86,6 +92,20 @@ class Part:
         except Exception as error:
             error.add_note(f"{self.slot} {self.candidate} raised this while it was {done}. It is named by {self.place} ({self.why}).")
             raise
+
+
+def build_wrapped(part: Part, catalog: Catalog, context: BuildContext, name: str, options: Mapping[str, Any]) -> Any:
+    """`BuildContext.build`: what `part` wraps, checked like any part. One that would wrap itself, however deep, is refused."""
+    place = f"{part.place}: what {part.candidate} wraps"
+    candidate, inside = catalog.find(part.slot, name, place), (*part.inside, part.candidate.full_name)
+    if candidate.full_name in inside:
+        raise ConfigError(
+            f"{place} = {name!r}: it would wrap itself without end: {' in '.join((candidate.full_name, *reversed(inside)))}. Name another provider"
+        )
+    checked = read_options(candidate, options, lambda below: ".".join((f"{place} = {name!r}, options", *map(str, below))), {})
+    other = Part(candidate=candidate, options=checked, place=place, why=f"wrapped by {part.name}", catalog=catalog, inside=inside)
+    check_refusals([other], context)
+    return other.build(context)
 
 
 def wishes(config: Config, given: Mapping[str, Any], catalog: Catalog, device: Callable[[], str]) -> dict[str, tuple[Wish, ...]]:
@@ -116,7 +136,7 @@ def settle(wish: Wish, catalog: Catalog, config: Config, environ: Mapping[str, s
     """The part that grants a wish. None: it is "auto", and without a context nobody can tell."""
     if wish.given is not None:
         defaults = read_options(wish.given, {}, lambda below: wish.place, environ)
-        return Part(candidate=wish.given, options=defaults, place=wish.place, why="given in Python")
+        return Part(candidate=wish.given, options=defaults, place=wish.place, why="given in Python", catalog=catalog.only(wish.slot))
     if wish.name == "auto":
         if context is None:
             return None
@@ -127,7 +147,7 @@ def settle(wish: Wish, catalog: Catalog, config: Config, environ: Mapping[str, s
         why = "the default" if is_default else f"named: {wish.origin}"
     path = wish.options_path
     options = read_options(candidate, wish.raw, lambda below: config.place(*path, *below), environ)
-    return Part(candidate=candidate, options=options, place=wish.place, why=why)
+    return Part(candidate=candidate, options=options, place=wish.place, why=why, catalog=catalog.only(wish.slot))
 
 
 def settle_all(wanted: Iterable[Wish], catalog: Catalog, config: Config, environ: Mapping[str, str], context: BuildContext | None = None) -> list[Part]:

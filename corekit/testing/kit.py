@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from corekit.api import SLOTS, BuildContext, Provider
-from corekit.compose.catalog import ACCEPTED, Candidate, build_catalog
+from corekit.compose.catalog import ACCEPTED, Candidate, Catalog, build_catalog
 from corekit.compose.contract import check_component
 from corekit.compose.discovery import NAME, Plugin, discover
 from corekit.compose.options import read_options
+from corekit.compose.parts import Part, build_wrapped
 
 _PLACE = "the kit"
+
+
+def _installed() -> Catalog:
+    return build_catalog(discover())
 
 
 class Kit:
@@ -33,7 +39,7 @@ class Kit:
     def candidate(self) -> Candidate:
         """The provider and its origin."""
         if isinstance(self.provider, str):
-            return build_catalog(discover()).find(self.slot, self.provider, _PLACE)
+            return _installed().find(self.slot, self.provider, _PLACE)
         return Candidate(slot=self.slot, provider=self.provider, plugin=Plugin(distribution="(kit)", version="", entry="kit", module=""))
 
     def build(self, context: BuildContext | None = None) -> Any:
@@ -42,7 +48,8 @@ class Kit:
         options = read_options(candidate, self.options, lambda path: ".".join((_PLACE, "options", *map(str, path))), {})
         reasons = list(candidate.provider.refuse(context))
         assert not reasons, f"{candidate} refuses the kit's context: {'; '.join(reasons)}. Override `context`, or run the kit where it can work."
-        component = candidate.provider.build(context, options)
+        part = Part(candidate=candidate, options=options, place=_PLACE, why="the provider under test")
+        component = candidate.provider.build(replace(context, build=lambda name, raw: build_wrapped(part, _installed(), context, name, raw)), options)
         check_component(candidate, component, _PLACE)
         return component
 
