@@ -44,6 +44,7 @@ def assemble(
     model: object = None,
     executor: object = None,
     frontends: Sequence[object] | None = None,
+    logits_processors: Sequence[object] | None = None,
     observers: Sequence[object] | None = None,
     catalog: Catalog | None = None,
     environ: Mapping[str, str] | None = None,
@@ -64,6 +65,7 @@ def assemble(
         "model": model,
         "executor": executor,
         "frontend": frontends,
+        "logits_processor": logits_processors,
         "observer": observers,
     }
     return finish(compose(config, given=given, catalog=catalog, environ=environ, clock=clock, progress=progress))
@@ -159,6 +161,7 @@ def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: 
         long_prefill_token_threshold=step.long_prefill_token_threshold,
         watermark_blocks=int(table.watermark * pool.num_blocks),
         max_draft_tokens=executor.max_draft_tokens,
+        vocab_size=composition.spec.vocab_size,
     )
     # Whoever cannot guess the seed cannot make two prompts with one block hash.
     return Scheduler(stack=stack, journal=journal, policy=policy, fallback=fallback, limits=limits, clock=context.clock, key_seed=secrets.token_bytes(16))
@@ -185,6 +188,7 @@ def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
         max_queued_requests=table.max_queued_requests,
         max_queued_tokens=table.max_queued_tokens,
         seed=context.seed,
+        processors=composition.processors,
         clock=context.clock,
         collector=Collector(),
     )

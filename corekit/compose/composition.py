@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from corekit.api import BuildContext, Frontend, Model, ModelSpec, Observer, Sampler, Tokenizer, WeightSource
+from corekit.api import BuildContext, Frontend, LogitsProcessor, Model, ModelSpec, Observer, Sampler, Tokenizer, WeightSource
 from corekit.weights import open_source
 
 from . import surroundings
@@ -34,6 +34,7 @@ class Composition:
     sampler: Sampler = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
     frontends: tuple[Frontend, ...] = field(repr=False)
+    processors: tuple[LogitsProcessor, ...] = field(repr=False)
     observers: tuple[Observer, ...] = field(repr=False)
     chosen: Mapping[str, tuple[Part, ...]]
     """Slot -> its parts; the allocator's layers top to bottom."""
@@ -140,6 +141,7 @@ def _choose(
         sampler=sampler,
         tokenizer=tokenizer,
         frontends=tuple(part.build(context) for part in chosen["frontend"]),
+        processors=tuple(part.build(context) for part in chosen["logits_processor"]),
         observers=tuple(part.build(context) for part in chosen["observer"]),
         chosen=chosen,
         fallback=fallback,

@@ -146,7 +146,7 @@ class Tables(Table):
     executor: ExecutorTable = ExecutorTable()
     frontend: Annotated[tuple[ListedChoice, ...], Strict(False)] = (ListedChoice(use="openai-http"),)
     observer: Annotated[tuple[ListedChoice, ...], Strict(False)] = ()
-    logits_processor: NoParts = ()
+    logits_processor: Annotated[tuple[ListedChoice, ...], Strict(False)] = ()
     http_route: NoParts = ()
     tool_format: NoParts = ()
     plugins: PluginsTable = PluginsTable()

@@ -12,12 +12,14 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 
 from corekit.api import (
     EngineDead,
     EngineStats,
     FinishReason,
     Health,
+    LogitsProcessor,
     ModelFacts,
     Overloaded,
     Prompt,
@@ -27,6 +29,7 @@ from corekit.api import (
     Tokenizer,
 )
 from corekit.engine.collector import Collector
+from corekit.engine.constraints import start_constraints
 from corekit.engine.door import Door, Encoded, check_identity, field_of
 from corekit.engine.engine import Engine
 from corekit.engine.line import Line
@@ -57,6 +60,7 @@ class Client:
         max_queued_requests: int,
         max_queued_tokens: int,
         seed: int,
+        processors: Sequence[LogitsProcessor] = (),
         clock: Callable[[], float] = time.monotonic,
         collector: Collector | None = None,
     ) -> None:
@@ -65,6 +69,7 @@ class Client:
         self._model = model
         self._max_queued_requests = max_queued_requests
         self._max_queued_tokens = max_queued_tokens or 4 * model.max_model_len
+        self._processors = tuple(processors)
         self._clock = clock
         self._collector = collector or Collector()  # one that is never started does nothing
         self._collects = collector is not None
@@ -126,11 +131,12 @@ class Client:
         check_identity(request_id, priority, tenant, deadline)
         self._check_alive()
         encoded = await self._door.encode(prompt)
-        max_tokens = self._door.check(params, len(encoded.token_ids), field=field_of(prompt))
-        name = request_id or uuid.uuid4().hex
+        asked = self._door.ask(encoded.token_ids, params, request_id or uuid.uuid4().hex, field=field_of(prompt))
+        constraints = await start_constraints(self._processors, asked.request_id, asked.token_ids, params)
+        asked = replace(asked, constraints=constraints, priority=priority, tenant=tenant, deadline=deadline)
 
         def queue() -> Stream:
-            return self._queue(encoded, params, max_tokens, request_id=name, priority=priority, tenant=tenant, deadline=deadline)
+            return self._queue(encoded, asked)
 
         stream = await self._queue_in_line(queue) if patient else queue()
         try:
@@ -159,32 +165,18 @@ class Client:
 
     # -- on the callers' event loops ---------------------------------------------------------------------------------
 
-    def _queue(
-        self, prompt: Encoded, params: SamplingParams, max_tokens: int, *, request_id: str, priority: int, tenant: str, deadline: float | None
-    ) -> Stream:
+    def _queue(self, prompt: Encoded, asked: NewRequest) -> Stream:
         """Queue a checked request. Check and submission are one: of racing callers exactly as many pass as there is room for."""
         with self._lock:
             self._check_alive()
-            engine_id = self._streams.engine_id(request_id)
-            self._check_room(len(prompt.token_ids))
+            engine_id = self._streams.engine_id(asked.request_id)
+            self._check_room(len(asked.token_ids))
             try:
-                stream = Stream(request_id=request_id, engine_id=engine_id, prompt=prompt, params=params, tokenizer=self._tokenizer)
+                stream = Stream(request_id=asked.request_id, engine_id=engine_id, prompt=prompt, params=asked.params, tokenizer=self._tokenizer)
             except Exception as fault:
                 raise self._decoder_fault(fault) from fault
-            self._engine.submit(
-                NewRequest(
-                    request_id=engine_id,
-                    token_ids=prompt.token_ids,
-                    params=params,
-                    max_tokens=max_tokens,
-                    seed=self._random.getrandbits(63) if params.seed is None else params.seed,
-                    end_ids=self._door.end_ids(params),
-                    arrival_time=self._clock(),
-                    priority=priority,
-                    tenant=tenant,
-                    deadline=deadline,
-                )
-            )
+            seed = self._random.getrandbits(63) if asked.params.seed is None else asked.params.seed
+            self._engine.submit(replace(asked, request_id=engine_id, seed=seed, arrival_time=self._clock()))
             self._streams.add(stream)
             self._lock.notify_all()
         return stream

@@ -13,6 +13,7 @@ from typing import Any
 
 from corekit.api import InvalidRequest, ModelFacts, Prompt, RequestFailed, SamplingParams, Tokenizer
 from corekit.api.types import invalid
+from corekit.engine.request import NewRequest
 
 TEMPLATE_OPTIONS = frozenset(
     {
@@ -67,28 +68,61 @@ class Door:
         self._check_ids(field_of(prompt), encoded.token_ids)
         return encoded
 
-    def check(self, params: SamplingParams, num_prompt_tokens: int, *, field: str = "prompt") -> int:
-        """The most tokens that each sample may generate. Raises InvalidRequest."""
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        if params.logprobs is not None and not self._model.supports_logprobs:
-            raise InvalidRequest(f"logprobs must be absent, got {params.logprobs}: the sampler of this engine does not give any", field="logprobs")
+    def ask(self, token_ids: tuple[int, ...], params: SamplingParams, request_id: str, *, field: str = "prompt") -> NewRequest:
+        """The request, with every limit resolved. field: what the caller knows the prompt by. Raises InvalidRequest and RequestFailed."""
+        num_prompt_tokens = len(token_ids)
+        for name in ("stop_token_ids", "banned_token_ids", "allowed_token_ids"):
+            self._check_ids(name, getattr(params, name) or ())
+        self._check_ids("logit_bias", list(dict(params.logit_bias)))
+        for name in ("logprobs", "prompt_logprobs"):
+            if (asked := getattr(params, name)) is not None and not self._model.supports_logprobs:
+                raise InvalidRequest(f"{name} must be absent, got {asked}: the sampler of this engine does not give any", field=name)
         max_tokens = self._max_tokens(params, num_prompt_tokens, field)
         if params.min_tokens > max_tokens:
             raise InvalidRequest(f"min_tokens must be at most {max_tokens}, which the context leaves, got {params.min_tokens}", field="min_tokens")
-        if params.min_tokens and sum(0 <= i < self._num_ids for i in self.end_ids(params)) == self._num_ids:
-            raise InvalidRequest(
-                f"min_tokens must be 0, got {params.min_tokens}: EOS and stop_token_ids are all {self._num_ids} ids of the vocabulary, "
-                "so nothing could be generated before one of them",
-                field="min_tokens",
-            )
+        end_ids = tuple(dict.fromkeys(params.stop_token_ids + (() if params.ignore_eos else self._eos_token_ids)))
+        bad_words = self._bad_words(params.bad_words)
+        self._check_choice(params, end_ids, bad_words)
         reason = self._refusal(num_prompt_tokens, params.n)
         if reason is not None:
             raise InvalidRequest(reason, field="n" if self._refusal(num_prompt_tokens, 1) is None else field)
-        return max_tokens
+        return NewRequest(request_id=request_id, token_ids=token_ids, params=params, max_tokens=max_tokens, end_ids=end_ids, bad_words=bad_words)
 
-    def end_ids(self, params: SamplingParams) -> tuple[int, ...]:
-        """Ids that end a sample, each once."""
-        return tuple(dict.fromkeys(params.stop_token_ids + (() if params.ignore_eos else self._eos_token_ids)))
+    def _check_choice(self, params: SamplingParams, end_ids: tuple[int, ...], bad_words: tuple[tuple[int, ...], ...]) -> None:
+        """Something must be left to draw, whatever is banned."""
+        num_allowed = self._num_ids if params.allowed_token_ids is None else len(set(params.allowed_token_ids))
+        banned: set[int] = set()
+        for name, ids in (
+            ("banned_token_ids", params.banned_token_ids),
+            ("bad_words", [ids[0] for ids in bad_words if len(ids) == 1]),
+            ("min_tokens", end_ids if params.min_tokens else ()),
+        ):
+            banned.update(ids if params.allowed_token_ids is None else set(ids).intersection(params.allowed_token_ids))
+            if ids and len(banned) >= num_allowed:
+                raise InvalidRequest(
+                    f"{name} leaves nothing to draw: every one of the {num_allowed} ids that may be drawn is banned by it or by what else the request bans. "
+                    "Ban less, or allow more",
+                    field=name,
+                )
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Ids of each word as it stands at the begin of a text, and after a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = word.lstrip(" ") or word
+            for text in (bare, f" {bare}"):
+                if ids := self._encode_word(text):
+                    found[ids] = None
+        return tuple(found)
+
+    def _encode_word(self, text: str) -> tuple[int, ...]:
+        try:
+            text.encode()
+            return tuple(self._tokenizer.encode(text, add_special=False))
+        except UnicodeEncodeError as fault:
+            raise InvalidRequest(f"bad_words must be valid Unicode text: {fault.reason} at character {fault.start}", field="bad_words") from fault
+        except Exception as fault:
+            raise RequestFailed(self._tokenizer_fault("bad_words", fault)) from fault
 
     def _encode(self, prompt: Prompt) -> Encoded:
         try:
@@ -108,7 +142,10 @@ class Door:
         except UnicodeEncodeError as fault:
             raise InvalidRequest(f"{field_of(prompt)} must be valid Unicode text: {fault.reason} at character {fault.start}", field=field_of(prompt)) from fault
         except Exception as fault:
-            raise RequestFailed(f"the tokenizer ({type(self._tokenizer).__name__}) failed on this prompt: {type(fault).__name__}: {fault}") from fault
+            raise RequestFailed(self._tokenizer_fault("prompt", fault)) from fault
+
+    def _tokenizer_fault(self, what: str, fault: Exception) -> str:
+        return f"the tokenizer ({type(self._tokenizer).__name__}) failed on this {what}: {type(fault).__name__}: {fault}"
 
     def _check_ids(self, field: str, token_ids: Sequence[int]) -> None:
         if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self._num_ids):

@@ -124,8 +124,7 @@ class Engine:
         flights, most = self._flights, self.executor.max_in_flight
         submitted = len(flights) < most and self._submit()
         if flights and (not submitted or len(flights) == most):
-            self._commit(flights[0])
-            flights.popleft()  # not before: whoever sees an idle engine sees a whole one
+            self._commit_oldest()
         elif not submitted and self.scheduler.groups:
             sleep(STARVED_SECONDS)
         self._num_free_blocks = self.scheduler.step.free_blocks
@@ -168,10 +167,21 @@ class Engine:
         if step_input is None:
             return False
         self.executor.submit(step_input)
-        self.executor.sample(None)
+        submitting = perf_counter() - planned
         num_preempted = len(self.scheduler.step.preempted)
-        self._flights.append(Flight(step_input.number, rows, num_preempted, planned - began, perf_counter() - planned))
+        masks = None
+        if any(row.request.constraint is not None for row in rows):
+            while self._flights:  # a mask follows from every token before it
+                self._commit_oldest()
+            masks = self.scheduler.masks(rows)
+        sampled = perf_counter()
+        self.executor.sample(masks)
+        self._flights.append(Flight(step_input.number, rows, num_preempted, planned - began, submitting + perf_counter() - sampled))
         return True
+
+    def _commit_oldest(self) -> None:
+        self._commit(self._flights[0])
+        self._flights.popleft()  # not before: whoever sees an idle engine sees a whole one
 
     def _commit(self, flight: Flight) -> None:
         began = perf_counter()

@@ -19,3 +19,5 @@ class SampleDelta(NamedTuple):
     """The id that ended it, if one did."""
     error: str | None
     num_cached_tokens: int
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """With a request's first token, if they were asked for."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams
+from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams, TokenLogprob
+
+from .constraints import Constraint
+from .events import SampleDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +18,15 @@ class NewRequest:
     token_ids: tuple[int, ...]
     params: SamplingParams
     max_tokens: int
-    seed: int
+    seed: int = 0
+    """Of the draws; the client chooses one where the parameters have none."""
     end_ids: tuple[int, ...]
     """Ids that end a sample: stop ids, and EOS unless it is ignored."""
-    arrival_time: float
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that the output must not complete."""
+    constraints: tuple[Constraint | None, ...] = ()
+    """One entry for each sample, or nothing."""
+    arrival_time: float = 0.0
     priority: int = 0
     tenant: str = ""
     deadline: float | None = None
@@ -27,7 +35,7 @@ class NewRequest:
 class Group:
     """All samples of one request, and what its observers want to know at the end."""
 
-    __slots__ = ("admitted_time", "arrival", "asked", "end_ids", "finish_reason", "first_token_time", "num_cached_tokens", "samples")
+    __slots__ = ("admitted_time", "arrival", "asked", "end_ids", "finish_reason", "first_token_time", "num_cached_tokens", "prompt_logprobs", "samples")
 
     def __init__(self, asked: NewRequest, arrival: int) -> None:
         self.asked = asked
@@ -38,6 +46,28 @@ class Group:
         self.finish_reason: FinishReason = "abort"  # of the sample that finished last
         self.admitted_time: float | None = None
         self.first_token_time: float | None = None
+        wants = asked.params.prompt_logprobs is not None
+        self.prompt_logprobs: list[TokenLogprob | None] | None = [None] * len(asked.token_ids) if wants else None  # until they were sent
+
+    def keep_prompt_logprobs(self, first: int, scored: tuple[TokenLogprob, ...]) -> None:
+        """By position, so that a prompt that is computed again overwrites and never appends. Ignored once they were sent."""
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs[first : first + len(scored)] = scored
+
+    def delta(
+        self,
+        sample: int,
+        new: tuple[int, ...],
+        logprobs: tuple[TokenLogprob, ...] | None,
+        reason: FinishReason | None,
+        stop: int | None,
+        error: str | None,
+    ) -> SampleDelta:
+        """News of a sample; the first tokens of a request bring the logprobs of its prompt along."""
+        prompt = None
+        if new and self.prompt_logprobs is not None:
+            prompt, self.prompt_logprobs = tuple(self.prompt_logprobs), None
+        return SampleDelta(self.asked.request_id, sample, new, logprobs, reason, stop, error, self.num_cached_tokens, prompt)
 
     @property
     def finished(self) -> bool:
@@ -54,6 +84,7 @@ class Request:
     """
 
     __slots__ = (
+        "constraint",
         "fresh",
         "granted_step",
         "group",
@@ -84,6 +115,7 @@ class Request:
         self.sample = sample
         self.num_samples = num_samples  # seats: n until the prefill commits and the siblings appear, then 1
         self.state = RequestState.WAITING
+        self.constraint = asked.constraints[sample] if asked.constraints else None
         self.tokens = list(asked.token_ids)
         self.num_prompt_tokens = len(self.tokens)
         self.max_known = self.num_prompt_tokens + asked.max_tokens

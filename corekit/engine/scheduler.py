@@ -11,6 +11,7 @@ from corekit.api import (
     FinishReason,
     RequestState,
     RowInput,
+    RowMasks,
     SchedulerPolicy,
     StepInput,
     StepResult,
@@ -141,13 +142,25 @@ class Scheduler:
         r.steps_in_flight += 1
         if not r.sent:
             asked, r.sent = r.group.asked, True
-            admission = Admission(tuple(r.tokens), r.num_prompt_tokens, asked.params, asked.seed, r.sample, asked.end_ids)
+            admission = Admission(tuple(r.tokens), r.num_prompt_tokens, asked.params, asked.seed, r.sample, asked.end_ids, asked.bad_words)
         at = r.table_sent
         blocks: tuple[int, ...] = ()
         if at < len(r.table):
             blocks = tuple(r.table[at:])
             r.table_sent = len(r.table)
         return RowInput(r.id, row.start, row.num_tokens, row.num_samples, row.num_drafts, at, blocks, admission)
+
+    def masks(self, rows: Sequence[Row]) -> RowMasks | None:
+        """What the constrained rows of the newest step may draw. Every earlier step must have committed: masks follow tokens."""
+        words: dict[int, bytes] = {}
+        for at, row in enumerate(rows):
+            r = row.request
+            if r.constraint is not None and row.num_samples and r.state is not RequestState.FINISHED:
+                if (mask := r.constraint.mask(self.limits.vocab_size)) is None:
+                    self._finish(r, "error", error=r.constraint.fault)
+                else:
+                    words[at] = mask
+        return RowMasks(words=words) if words else None
 
     # -- committing
 
@@ -164,6 +177,8 @@ class Scheduler:
             if at in faults:
                 self._finish(r, "error", error=faults[at])
                 continue
+            if result.prompt_logprobs and (scored := result.prompt_logprobs.get(at)) is not None:
+                r.group.keep_prompt_logprobs(*scored)
             drawn = result.tokens[at] if row.num_samples else NOTHING
             accepted = drawn[0]
             rejected = row.max_new_tokens - len(accepted)
@@ -178,7 +193,10 @@ class Scheduler:
                 siblings = self._fork(r, drawn) if row.num_samples > 1 else ()
                 chances = logprobs.get(at)
                 for n, one in enumerate((r, *siblings)):
-                    self._deliver(one, drawn[n], chances[n] if chances else None)
+                    if one.constraint is None or one.constraint.accept(drawn[n]):
+                        self._deliver(one, drawn[n], chances[n] if chances else None)
+                    else:
+                        self._finish(one, "error", error=one.constraint.fault)
             if r.state is RequestState.PREEMPTED and not r.steps_in_flight:  # it kept its tokens, and may be admitted again
                 self._returning.remove(r)
                 self._queue(r)
@@ -223,7 +241,7 @@ class Scheduler:
         elif len(r.tokens) >= r.max_known:
             self._finish(r, "length", new=new, logprobs=logprobs)
         else:
-            self.deltas.append(SampleDelta(group.asked.request_id, r.sample, new, logprobs, None, None, None, group.num_cached_tokens))
+            self.deltas.append(group.delta(r.sample, new, logprobs, None, None, None))
 
     # -- leaving
 
@@ -247,7 +265,7 @@ class Scheduler:
         r.state = RequestState.FINISHED
         self._gone.append(r.id)
         self.planner.on_leave(r)
-        self.deltas.append(SampleDelta(group.asked.request_id, r.sample, new, logprobs, reason, stop, error, group.num_cached_tokens))
+        self.deltas.append(group.delta(r.sample, new, logprobs, reason, stop, error))
         if group.finished:
             group.finish_reason = reason
             del self.groups[group.asked.request_id]

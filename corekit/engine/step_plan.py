@@ -35,6 +35,8 @@ class Limits:
     """Blocks that an admission leaves free for those that run."""
     max_draft_tokens: int = 0
     """Guessed tokens that a decode may carry."""
+    vocab_size: int = 0
+    """Ids that the mask of a constrained row covers."""
 
 
 class Row:
@@ -194,7 +196,7 @@ class Step:
 
     def _drafts(self, r: Request, start: int, count: int, most: int) -> int:
         """Guesses that a decode may carry: within the budget, the answer's length and the free blocks."""
-        if not self._limits.max_draft_tokens or count > 1 or r.num_known == r.num_prompt_tokens or start + 1 < r.num_known:
+        if not self._limits.max_draft_tokens or r.constraint is not None or count > 1 or r.num_known == r.num_prompt_tokens or start + 1 < r.num_known:
             return 0
         drafts = max(0, min(self._limits.max_draft_tokens, most - 1, r.max_known - r.num_known - 1))
         return drafts if self._blocks.needed(r.table, start, start + 1 + drafts) <= self.free_blocks else 0
@@ -257,8 +259,8 @@ class Step:
 
     def _match(self, r: Request) -> PrefixMatch:
         """What the prefix cache has of it. The last token is always computed: its logits are the next draw."""
-        if not self._blocks.caches_prefixes:
-            return NO_MATCH
+        if not self._blocks.caches_prefixes or r.group.prompt_logprobs is not None:
+            return NO_MATCH  # the logprobs of a prompt need the logits of all its positions
         self._keys.extend(r.keys, r.tokens, len(r.tokens))
         return self._blocks.find(r.keys[: (len(r.tokens) - 1) // self._blocks.block_size])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from corekit.api import RequestFailed, RequestOutput, SamplingParams, Tokenizer
+from corekit.api import RequestFailed, RequestOutput, SamplingParams, Tokenizer, TokenLogprob
 from corekit.engine.door import Encoded
 from corekit.engine.events import SampleDelta
 from corekit.engine.output import SampleOutput, StopStrings
@@ -28,6 +28,7 @@ class Stream:
         """Samples whose last delta the engine has not sent."""
         self._prompt = prompt
         self._num_cached_tokens = 0
+        self._prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._error: Exception | None = None
         self._news = asyncio.Event()
         stops = StopStrings(params.stop)
@@ -42,6 +43,7 @@ class Stream:
         if self.ended:
             return False
         self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        self._prompt_logprobs = delta.prompt_logprobs or self._prompt_logprobs
         sample = self._samples[delta.sample]
         running = sample.finish_reason is None
         sample.push(delta)
@@ -68,6 +70,7 @@ class Stream:
         while True:
             outputs = tuple(output for sample in self._samples if (output := sample.take()) is not None)
             if outputs and (self._error is None or any(output.token_ids or output.text for output in outputs)):
+                prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
                 return RequestOutput(
                     request_id=self.request_id,
                     prompt=self._prompt.text,
@@ -75,6 +78,7 @@ class Stream:
                     num_cached_tokens=self._num_cached_tokens,
                     outputs=outputs,
                     finished=self.ended and self._error is None,
+                    prompt_logprobs=prompt_logprobs,
                 )
             if self._error is not None:
                 raise self._error

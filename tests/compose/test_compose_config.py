@@ -136,7 +136,6 @@ def test_every_number_has_a_lower_and_an_upper_bound() -> None:
         {"scheduler": {"preemption": "swap"}},
         {"executor": {"tensor_parallel_size": 2}},
         {"engine": {"log_stats": True}},
-        {"logits_processor": [{"use": "grammar"}]},
         {"http_route": [{"use": "x"}]},
         {"tool_format": [{"use": "x"}]},
     ],
