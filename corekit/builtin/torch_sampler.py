@@ -3,7 +3,7 @@
 A draw inverts a cumulative sum at a point that is a hash of (seed, position, index). Probabilities become integer weights
 first, so sums are exact in any order: whatever else is in the batch, a row draws the same id. Filters keep a prefix of the
 ids by falling weight (equal weights by rising id): at most top_k, none below min_p times the highest, then the shortest that
-reaches top_p of what is left.
+reaches top_p of what is left. What is done to logits before that is in `torch_shaping`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from corekit.api import Logprobs, Sampled, SamplingBatch
+
+from .torch_shaping import is_shaped, shaped_rows
 
 WEIGHT_BITS = 40
 """The likeliest id weighs 2**40. Sums of up to 2**23 ids are exact in int64; ids below 2**-40 of the likeliest are not drawn."""
@@ -31,31 +33,32 @@ class TorchSampler:
     """Without state: equal arguments draw equal ids, on every device up to the rounding of its exponential."""
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
-        if batch.all_greedy and not batch.banned:
+        if batch.all_greedy and not is_shaped(batch):
             return Sampled(token_ids=logits.argmax(-1)[batch.logits_row])
         token_ids = torch.empty_like(batch.logits_row)
-        limit = CPU_CHUNK if logits.device.type == "cpu" else DEVICE_CHUNK
-        size = max(1, limit // logits.shape[1])
-        banned = dict(batch.banned)
+        size = _chunk_size(logits)
         for first in range(0, len(token_ids), size):
             end = min(first + size, len(token_ids))
-            chunk = logits[batch.logits_row[first:end]]
-            _ban(chunk, [(at - first, ids) for at, ids in banned.items() if first <= at < end])
+            chunk = shaped_rows(logits, batch, first, end)
             token_ids[first:end] = chunk.argmax(-1) if batch.all_greedy else _draw_mixed(chunk, batch, slice(first, end))
         return Sampled(token_ids=token_ids)
 
     def logprobs(self, logits: Tensor, logits_row: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
-        values = logits[logits_row].float().log_softmax(-1)
-        chosen = values.gather(1, token_ids[:, None])[:, 0]
-        top_ids = _likeliest(values.nan_to_num(nan=float("-inf"), neginf=float("-inf")), min(num_top, logits.shape[1]))
-        return Logprobs(chosen=chosen, top_ids=top_ids, top=values.gather(1, top_ids))
+        count, num_top = len(token_ids), min(num_top, logits.shape[1])
+        chosen = torch.empty(count, device=logits.device)
+        top_ids, top = torch.empty((count, num_top), dtype=torch.int64, device=logits.device), torch.empty((count, num_top), device=logits.device)
+        size = _chunk_size(logits)
+        for first in range(0, count, size):
+            which = slice(first, min(first + size, count))
+            values = logits[logits_row[which]].float().log_softmax(-1)
+            chosen[which] = values.gather(1, token_ids[which, None])[:, 0]
+            top_ids[which] = _likeliest(values, num_top)
+            top[which] = values.gather(1, top_ids[which])
+        return Logprobs(chosen=chosen, top_ids=top_ids, top=top)
 
 
-def _ban(chunk: Tensor, banned: list[tuple[int, tuple[int, ...]]]) -> None:
-    pairs = [(at, id) for at, ids in banned for id in ids if 0 <= id < chunk.shape[1]]
-    if pairs:
-        at, ids = torch.tensor(pairs, device=chunk.device).unbind(1)
-        chunk[at, ids] = float("-inf")
+def _chunk_size(logits: Tensor) -> int:
+    return max(1, (CPU_CHUNK if logits.device.type == "cpu" else DEVICE_CHUNK) // logits.shape[1])
 
 
 def _draw_mixed(chunk: Tensor, batch: SamplingBatch, which: slice) -> Tensor:
@@ -134,15 +137,14 @@ def _cut(weights: Tensor, falling: Tensor, most: Tensor, share: Tensor, least: T
 
 
 def _likeliest(values: Tensor, count: int) -> Tensor:
-    """[rows, count] ids of the highest values, best first, equal values by rising id."""
-    if count == 0:
-        return torch.empty(len(values), 0, dtype=torch.int64, device=values.device)
-    threshold = values.topk(count, dim=1).values[:, -1:]
-    above, equal = values > threshold, values == threshold
-    keep = above | (equal & (equal.cumsum(1) <= count - above.sum(1, keepdim=True)))
-    ids = keep.nonzero()[:, 1].view(len(values), count)
-    order = values.gather(1, ids).argsort(dim=1, descending=True, stable=True)
-    return ids.gather(1, order)
+    """[rows, count] ids of the highest of these float32 values, best first, equal values by rising id, NaN as the lowest.
+
+    The bits of a float, turned over where it is negative, rise with it as an integer; the id below them breaks every tie.
+    """
+    bits = (values.nan_to_num(nan=float("-inf"), neginf=float("-inf")) + 0.0).view(torch.int32)  # + 0.0: there is one zero
+    height = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
+    rising = torch.arange(values.shape[1], device=values.device)
+    return ((height << 32) - rising).topk(count, dim=1).indices
 
 
 def uniform(seed: Tensor, position: Tensor, index: Tensor) -> Tensor:
