@@ -17,6 +17,7 @@ from .fields import convert, cut, drop_without_effect, unsupported
 from .messages import read_messages
 from .options import HttpOptions
 
+_ID = re.compile(r"-?[0-9]{1,18}")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _SAMPLING = (
@@ -25,6 +26,12 @@ _SAMPLING = (
     "top_k",
     "top_p",
     "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "bad_words",
     "seed",
     "min_tokens",
     "stop",
@@ -50,6 +57,13 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    banned_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -130,13 +144,21 @@ def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, l
     return Job(
         model=body.model,
         prompts=prompts,
-        params=SamplingParams(**given, max_tokens=max_tokens, logprobs=logprobs),
+        params=SamplingParams(**given, logit_bias=_biases(body.logit_bias or {}), max_tokens=max_tokens, logprobs=logprobs),
         stream=body.stream,
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         request_id=body.request_id,
         priority=body.priority or 0,
         names=names,
     )
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    """JSON writes token ids as text."""
+    for key in given:
+        if not _ID.fullmatch(key):
+            raise invalid(f'logit_bias must have token ids as keys, such as {{"50256": -100}}, got {cut(key)!r}', "logit_bias")
+    return {int(key): value for key, value in given.items()}
 
 
 def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: HttpOptions) -> None:

@@ -64,7 +64,13 @@ BAD_IDS: list[tuple[str, dict[str, Any], str]] = [
             {"logit_bias": {"300": 1}},
             {"logit_bias": {"-1": 1}},
             {"logit_bias": {"abc": 1}},
+            {"logit_bias": {"257": 1}},
             {"allowed_token_ids": []},
+            {"allowed_token_ids": [65, 257]},
+            {"banned_token_ids": [299]},
+            {"banned_token_ids": [65, 66], "allowed_token_ids": [65, 66]},
+            {"bad_words": ["A"], "allowed_token_ids": [65]},
+            {"min_tokens": 1, "allowed_token_ids": [256]},
         )
     ],
 ]
