@@ -126,6 +126,28 @@ def _layer(attend: Attend, layer: int, code: Tensor, look: Tensor, p: Tensor, ba
     return (out[:, 0, 0] * (position + 1)).round().to(torch.int64), out[:, 1, 0].round().to(torch.int64), bad
 
 
+class SoloCode:
+    """The code of the last of a row's tokens, in plain integers: what the model's `forward` gives without cache or attention."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._sum0 = self._sum1 = self._last = 0
+        self._codes0: list[int] = []
+        self._codes1: list[int] = []
+
+    def after(self, known: Sequence[int]) -> int:
+        """known: all tokens; those of the call before, and any number more."""
+        for p in range(len(self._codes0), len(known)):
+            t = known[p]
+            self._codes0.append(_code0(t, p))
+            self._sum0 += self._codes0[p]
+            s = self._codes0[_look0(t, p)]
+            self._codes1.append(_code1(self._sum0, s, t, p))
+            self._sum1 += self._codes1[p]
+            self._last = _mix(self._sum0, s, self._sum1, self._codes1[_look1(self._sum0, s, p)], self._seed)
+        return self._last
+
+
 def solo(
     prompt_ids: Sequence[int],
     *,
@@ -139,23 +161,15 @@ def solo(
 ) -> tuple[int, ...]:
     """What a request must answer, naively. Greedy (the default) by integers alone; drawn by `sampler` from one row of logits.
 
-    The answer ends with the first of `end_ids` (they are not drawn before `params.min_tokens`) or after `max_tokens`.
+    The answer ends with the first of `end_ids` (they are not drawn before `params.min_tokens`) or after `max_tokens`. Of the
+    parameters it knows temperature, filters and `min_tokens`.
     """
     options, params = options or FingerprintOptions(), params or SamplingParams(temperature=0)
     model = Fingerprint(options) if params.temperature else None
-    known, sum0, sum1, last = list(prompt_ids), 0, 0, 0
-    codes0: list[int] = []
-    codes1: list[int] = []
+    known, code = list(prompt_ids), SoloCode(options.seed)
     ends, num_prompt = frozenset(end_ids), len(prompt_ids)
     while True:
-        for p in range(len(codes0), len(known)):
-            t = known[p]
-            codes0.append(_code0(t, p))
-            sum0 += codes0[p]
-            s = codes0[_look0(t, p)]
-            codes1.append(_code1(sum0, s, t, p))
-            sum1 += codes1[p]
-            last = _mix(sum0, s, sum1, codes1[_look1(sum0, s, p)], options.seed)
+        last = code.after(known)
         banned = ends if len(known) - num_prompt < params.min_tokens else frozenset()
         if model is None:
             token = next(i for i in (*(_peak(last, r, options.vocab_size) for r in range(NUM_PEAKS)), *range(options.vocab_size)) if i not in banned)
