@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from .api import SamplingParams
     from .compose.assemble import assemble
     from .compose.config import Config
-    from .llm import LLM
+    from .llm import LLM, AsyncLLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Config", "SamplingParams", "__version__", "assemble"]
+__all__ = ["LLM", "AsyncLLM", "Config", "SamplingParams", "__version__", "assemble"]
 
 _HOMES: Mapping[str, str] = {
     "LLM": "corekit.llm",
+    "AsyncLLM": "corekit.llm",
     "SamplingParams": "corekit.api",
     "assemble": "corekit.compose.assemble",
     "Config": "corekit.compose.config",

@@ -92,11 +92,11 @@ def test_what_is_no_prompt_and_no_params(llm, arguments, said):
     ("messages", "said"),
     [
         ("hello", "messages must be a list of messages, or a list of such lists, got str"),
-        (["hello"], "messages must be a list of messages, or a list of such lists, got str"),
+        (["hello"], r"messages\[0\] must be a list of messages, got str"),
         ({"role": "user", "content": "x"}, "messages must be .* got dict"),
         (5, "messages must be .* got int"),
         ([{"rol": "user"}], r"messages\[0\] must be a mapping with a role that is text, as in .* got {'rol': 'user'}"),
-        ([[{"role": "user", "content": "x"}, 5]], r"messages\[1\] must be a mapping .* got 5"),
+        ([[{"role": "user", "content": "x"}, 5]], r"messages\[0\]\[1\] must be a mapping .* got 5"),
     ],
 )
 def test_what_is_no_conversation(llm, messages, said):
@@ -144,8 +144,9 @@ def test_an_error_names_its_prompt_and_ends_the_others(llm):
             llm.generate(wrong, SamplingParams(max_tokens=200, ignore_eos=True))
         assert caught.value.field == "prompt"
         assert settled(llm)
-    with pytest.raises(InvalidRequest, match=r"prompts\[1\] must be text.*int"):
-        llm.generate(["c", 5])
+    for wrong, said in ((5, "must be text.*int"), ([65, "a"], r"\[1\] must be a token id, got 'a'"), ([65, None], r"\[1\] must be a token id, got None")):
+        with pytest.raises(InvalidRequest, match=r"^prompts\[1\] ?" + said):
+            llm.generate(["c", wrong])
     assert texts(llm.generate("c", GREEDY)) == ["alpha"]
 
 
