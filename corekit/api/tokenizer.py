@@ -59,7 +59,7 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes this id stands for in text; may be part of a character. Joined, they give the text."""
+        """The bytes this id stands for in text; may be part of a character. Joined, they give the text. Beyond `vocab_size`: none."""
         ...
 
     def start_decoding(self, prompt_tail: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TokenDecoder:

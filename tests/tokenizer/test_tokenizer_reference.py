@@ -1,18 +1,19 @@
 """Ids of the demo model's tokenizer against a slow reading of byte-level BPE, written here from its description.
 
-The reference shares nothing with the code under test: it takes vocabulary and merges from the file through the gguf
-package, splits with the rule documented for the name `smollm` (every digit alone, then GPT-2's expression), and merges
-the pair of lowest rank, one pair at a time.
+The reference shares nothing with the code under test: it takes vocabulary and merges straight from the file, splits with
+the rule documented for the name `smollm` (every digit alone, then GPT-2's expression), and merges the pair of lowest rank,
+one pair at a time.
 """
 
 from __future__ import annotations
 
 import random
+import struct
 from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
 
-import pytest
 import regex
-from gguf import GGUFReader
 
 from corekit.api import WeightSource
 from corekit.builtin.hf_tokenizer import HfTokenizer
@@ -21,13 +22,40 @@ GPT2 = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N
 DIGIT = regex.compile(r"(\p{N})")
 
 
+class Metadata:
+    """Key-value pairs at the head of a GGUF file, version 3, read one after the other as its description says."""
+
+    NUMBERS = "BbHhIif?"  # by number of their type; 8 is text, 9 an array, then come the wide ones
+    WIDE = "Qqd"
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        magic, version, _, count = self._numbers("4sIQQ")
+        assert (magic, version) == (b"GGUF", 3)
+        self.values = {self._text(): self._value(*self._numbers("I")) for _ in range(count)}
+
+    def _numbers(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{form}", self._file.read(struct.calcsize(f"<{form}")))
+
+    def _text(self) -> str:
+        return self._file.read(*self._numbers("Q")).decode()
+
+    def _value(self, kind: int) -> Any:
+        if kind == 8:
+            return self._text()
+        if kind == 9:
+            inner, count = self._numbers("IQ")
+            return [self._value(inner) for _ in range(count)]
+        return self._numbers(self.NUMBERS[kind] if kind < 8 else self.WIDE[kind - 10])[0]
+
+
 class SlowBpe:
-    def __init__(self, path: str) -> None:
-        reader = GGUFReader(path)
-        self.vocabulary = {token: index for index, token in enumerate(reader.fields["tokenizer.ggml.tokens"].contents())}
-        merges = reader.fields["tokenizer.ggml.merges"].contents()
-        self.rank = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
-        types = reader.fields["tokenizer.ggml.token_type"].contents()
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            values = Metadata(file).values
+        self.vocabulary = {token: index for index, token in enumerate(values["tokenizer.ggml.tokens"])}
+        self.rank = {tuple(merge.split(" ")): rank for rank, merge in enumerate(values["tokenizer.ggml.merges"])}
+        types = values["tokenizer.ggml.token_type"]
         control = [token for token, kind in zip(self.vocabulary, types, strict=True) if kind == 3]
         self.control = regex.compile("(" + "|".join(map(regex.escape, sorted(control, key=len, reverse=True))) + ")")
         printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
@@ -88,23 +116,18 @@ def varied_strings(count: int) -> list[str]:
     return ["", *(draw.choice(kinds)() for _ in range(count - 1))]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(demo_source: WeightSource) -> HfTokenizer:
-    return HfTokenizer(demo_source)
-
-
-def test_ids_equal_those_of_the_reference(tokenizer: HfTokenizer, demo_source: WeightSource) -> None:
-    reference = SlowBpe(str(demo_source._path))  # type: ignore[attr-defined]
+def test_ids_equal_those_of_the_reference(demo: HfTokenizer, demo_source: WeightSource) -> None:
+    reference = SlowBpe(Path(demo_source._path))  # type: ignore[attr-defined]
     strings = varied_strings(1000)
     assert len(set(strings)) > 900
-    wrong = [text for text in strings if list(tokenizer.encode(text)) != reference.encode(text)]
+    wrong = [text for text in strings if list(demo.encode(text)) != reference.encode(text)]
     assert not wrong, wrong[:3]
 
 
-def test_published_ids(tokenizer: HfTokenizer) -> None:
+def test_published_ids(demo: HfTokenizer) -> None:
     """Ids that the model's own card and tokenizer give for these texts."""
-    assert list(tokenizer.encode("<|im_start|>user\n")) == [1, 4093, 198]
-    assert tokenizer.eos_token_ids == (2,)
-    assert tokenizer.vocab_size == 49152
-    assert tokenizer.token_bytes(2) == b"<|im_end|>"
-    assert list(tokenizer.encode("Hello")) == list(tokenizer.encode("Hello", add_special=False)), "this model adds no BOS"
+    assert list(demo.encode("<|im_start|>user\n")) == [1, 4093, 198]
+    assert demo.eos_token_ids == (2,)
+    assert demo.vocab_size == 49152
+    assert demo.token_bytes(2) == b"<|im_end|>"
+    assert list(demo.encode("Hello")) == list(demo.encode("Hello", add_special=False)), "this model adds no BOS"

@@ -14,50 +14,14 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_sources import Files, streamed
+from tokenizer_sources import METADATA, NORMAL, SPACE, Files, sentencepiece, streamed
 
 from corekit.builtin.hf_tokenizer import HfTokenizer
 from corekit.weights import SourceError
 from corekit.weights.gguf_bpe import KNOWN_RULES
 from corekit.weights.gguf_tokenizer import tokenizer_files_of
 
-SPACE = "\u2581"
-NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
-LETTERS = "abcdn" + SPACE + "é世"
-
-
-def vocabulary() -> dict[str, Any]:
-    """<unk>, <s>, </s>, bytes, then pieces that joins of earlier ones make, each scored below the one before it."""
-    draw = random.Random(4)
-    pieces = list(LETTERS)
-    joined: list[str] = []
-    while len(joined) < 120:
-        piece = draw.choice(pieces + joined) + draw.choice(pieces + joined)
-        if len(piece) <= 6 and piece not in joined:
-            joined.append(piece)
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *joined, *pieces]
-    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * (len(joined) + len(pieces))]
-    scores = [0.0] * 259 + [-float(rank) for rank in range(len(joined) + len(pieces))]
-    return {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.scores": scores,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0,
-    }
-
-
-METADATA = vocabulary()
-
-
-def made(**changes: Any) -> HfTokenizer:
-    files = tokenizer_files_of(METADATA | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}, "test")
-    return HfTokenizer(Files(json.loads(files["tokenizer.json"]), json.loads(files["tokenizer_config.json"])))  # type: ignore[arg-type]
-
-
-TOKENIZER = made()
+TOKENIZER = sentencepiece()
 WHOLE = tokenizers.Tokenizer.from_str(tokenizer_files_of(METADATA, "test")["tokenizer.json"].decode())
 
 
@@ -87,8 +51,8 @@ def test_ids_equal_sentencepieces_rule() -> None:
 
 def test_bos_unless_the_file_says_no() -> None:
     assert TOKENIZER.encode("a")[0] == 1
-    assert made(add_bos_token=False).encode("a")[0] != 1
-    assert made(add_eos_token=True).encode("a")[-1] == 2
+    assert sentencepiece(add_bos_token=False).encode("a")[0] != 1
+    assert sentencepiece(add_eos_token=True).encode("a")[-1] == 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -107,7 +71,7 @@ def test_the_space_before_a_text() -> None:
     assert "".join(streamed(TOKENIZER, ids)) == "ab"
     assert "".join(streamed(TOKENIZER, ids, tail=[1])) == "ab"
     assert "".join(streamed(TOKENIZER, ids, tail=TOKENIZER.encode("x"))) == " ab"
-    unprefixed = made(add_space_prefix=False)
+    unprefixed = sentencepiece(add_space_prefix=False)
     ids = unprefixed.encode(" ab", add_special=False)
     assert "".join(streamed(unprefixed, ids)) == " ab"
 
@@ -159,7 +123,7 @@ def test_plain_text_in_the_middle_of_a_prompt_gains_no_space() -> None:
 )
 def test_vocabularies_that_cannot_be_read_rightly(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SourceError, match=said):
-        made(**changes)
+        sentencepiece(**changes)
 
 
 @pytest.mark.parametrize(
