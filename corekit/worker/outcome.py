@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,8 +13,12 @@ from torch import Tensor
 from corekit.api import StepInput, StepResult, TokenLogprob
 
 from .batch import Batch
+from .draws import Draws, accept
+from .forbidden import Judge
+from .prompt_logprobs import Scores, read_scores
+from .restrictions import FORBIDDING
 from .rows import Rows
-from .sampling import Drawn, Draws, accept, read_logprobs
+from .sampling import Drawn, read_logprobs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,26 +31,37 @@ class Step:
     """Kept until the draws are made."""
     faults: dict[int, str]
     """Row of the input -> what went wrong with it."""
+    scores: list[Scores]
+    """Of prompts."""
     seconds: float
     sampled: bool = False
     draws: Draws | None = None
     drawn: list[tuple[int, int, Drawn]] = field(default_factory=list)
     peak: Tensor | None = None
     """The highest logit of each row: not finite exactly where there is NaN, infinity, or nothing to draw."""
-    masked: frozenset[int] = frozenset()
+    masks: Mapping[int, bytes] = field(default_factory=dict)
+    """Row of the input -> the bits of what it may draw."""
     result: StepResult | None = None
 
 
 def finish(step: Step, rows: Rows, model: str, sampler: str, vocab_size: int, begun: float) -> StepResult:
     """Waits for the device, tells the rows what they drew and returns the result. `begun`: when this began, on `time.perf_counter`."""
-    read = _Reading(step, rows, [()] * len(step.input.rows), {})
+    read = _Reading(step, rows, sampler, vocab_size, [()] * len(step.input.rows), {})
+    broken = f"model {model}.logits gave values that are not finite; the weights overflow in this dtype, or the row read KV that nobody wrote"
+    prompt_logprobs = _read_prompts(step, broken)
     if step.draws is not None:
-        _find_broken(step, step.draws, model)
+        _find_broken(step, step.draws, broken)
         for first, end, drawn in step.drawn:
-            _read(read, step.draws, first, end, drawn, sampler, vocab_size)
+            _read(read, step.draws, first, end, drawn)
     for row, why in step.faults.items():
         rows.fail(step.input.rows[row].id, why)
-    return StepResult(tokens=tuple(read.tokens), logprobs=read.logprobs, faults=step.faults, seconds=step.seconds + time.perf_counter() - begun)
+    return StepResult(
+        tokens=tuple(read.tokens),
+        logprobs=read.logprobs,
+        prompt_logprobs={row: shown for row, shown in prompt_logprobs.items() if row not in step.faults},
+        faults=step.faults,
+        seconds=step.seconds + time.perf_counter() - begun,
+    )
 
 
 class _Reading(NamedTuple):
@@ -53,34 +69,49 @@ class _Reading(NamedTuple):
 
     step: Step
     rows: Rows
+    sampler: str
+    vocab_size: int
     tokens: list[tuple[tuple[int, ...], ...]]
     logprobs: dict[int, tuple[tuple[TokenLogprob, ...], ...]]
 
 
-def _find_broken(step: Step, draws: Draws, model: str) -> None:
+def _read_prompts(step: Step, broken: str) -> dict[int, tuple[int, tuple[TokenLogprob, ...]]]:
+    read: dict[int, tuple[int, tuple[TokenLogprob, ...]]] = {}
+    for scores in step.scores:
+        for row, position, shown in read_scores(scores):
+            if shown is None:
+                step.faults.setdefault(row, broken)
+            else:
+                read[row] = (position, shown)
+    return read
+
+
+def _find_broken(step: Step, draws: Draws, broken: str) -> None:
     assert step.peak is not None
     finite = np.isfinite(step.peak.float().cpu().numpy())
     if finite.all():
         return
     owner = np.repeat(draws.batch.row, draws.batch.num_logits)
-    why = f"model {model}.logits gave values that are not finite; the weights overflow in this dtype, or the row read KV that nobody wrote"
     for row in owner[~finite].tolist():
-        step.faults.setdefault(row, why)
+        step.faults.setdefault(row, broken)
 
 
-def _read(read: _Reading, draws: Draws, first: int, end: int, drawn: Drawn, sampler: str, vocab_size: int) -> None:
+def _read(read: _Reading, draws: Draws, first: int, end: int, drawn: Drawn) -> None:
     """Rows first .. end - 1 of the draws: sound rows with a single draw all at once, the others one by one."""
     ids = drawn.token_ids.cpu().numpy().astype(np.int64, copy=False)
     batch, offset, step = draws.batch.part(first, end), int(draws.first[first]), read.step
     begin = draws.first[first:end] - offset
     num_draws = draws.first[first + 1 : end + 1] - draws.first[first:end]
-    inside = (ids >= 0) & (ids < vocab_size)
+    inside = (ids >= 0) & (ids < read.vocab_size)
     if not inside.all():
         for at in np.flatnonzero(np.logical_and.reduceat(inside, begin) == 0).tolist():
             mine = ids[begin[at] : begin[at] + num_draws[at]].tolist()
-            step.faults.setdefault(int(batch.row[at]), f"sampler {sampler}.sample drew {mine}; ids are 0 to {vocab_size - 1}")
+            step.faults.setdefault(int(batch.row[at]), f"sampler {read.sampler}.sample drew {mine}; ids are 0 to {read.vocab_size - 1}")
     sound = np.isin(batch.row, list(step.faults), invert=True) if step.faults else np.ones(len(batch), bool)
-    plain = sound & (num_draws == 1)
+    judged = read.rows.level(batch.place, batch.start + batch.num_known) == FORBIDDING
+    if step.masks:
+        judged |= np.isin(batch.row, list(step.masks))
+    plain = sound & (num_draws == 1) & ~judged
     if drawn.logprobs is not None:
         plain &= read.rows.columns.num_logprobs[batch.place] < 0
     drew = ids[begin[plain]]
@@ -93,11 +124,19 @@ def _read(read: _Reading, draws: Draws, first: int, end: int, drawn: Drawn, samp
 
 
 def _read_row(read: _Reading, batch: Batch, at: int, drew: list[int], begin: int, shown: dict[int, TokenLogprob]) -> None:
-    """A row with guesses, several samples or logprobs; `begin`: where its draws begin in `shown`."""
-    row, num_samples = int(batch.row[at]), int(batch.num_samples[at])
-    guesses = batch.guesses[at] if batch.guesses is not None and row not in read.step.masked else ()
-    mine = read.tokens[row] = accept(guesses, drew, num_samples)
-    read.rows.append(int(batch.place[at]), mine[0])
+    """A row with guesses, several samples, logprobs, or ids that it may not draw; `begin`: where its draws begin in `shown`."""
+    row, place, num_samples = int(batch.row[at]), int(batch.place[at]), int(batch.num_samples[at])
+    guesses = batch.guesses[at] if batch.guesses is not None and row not in read.step.masks else ()
+    judge = Judge(read.rows.restrictions.get(place), read.rows.tokens[place], read.step.masks.get(row))
+    wrong = next((id for id in drew[:num_samples] if not judge.permits(id)), None)
+    if wrong is not None:
+        read.step.faults[row] = judge.why(wrong, read.sampler, read.vocab_size)
+        return
+    mine = accept(guesses, drew, num_samples)
+    # What may not follow a guess ends the row when it is drawn as a first token: in the next step, as it would without guesses.
+    num_sound = next((n for n in range(1, len(mine[0])) if not judge.permits(mine[0][n], guesses[:n])), len(mine[0]))
+    mine = read.tokens[row] = (mine[0][:num_sound], *mine[1:])
+    read.rows.append(place, mine[0])
     if begin in shown:
         later = range(begin + num_samples, begin + num_samples + len(mine[0]) - 1)
         read.logprobs[row] = ((shown[begin], *(shown[i] for i in later)), *((shown[i],) for i in range(begin + 1, begin + num_samples)))

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from corekit.api import RowInput, SamplingParams, StepInput
 
+from .restrictions import FORBIDDING, Restrictions
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -34,9 +36,14 @@ class Columns:
     seed: Ints = field(default_factory=_no_ints)
     sample: Ints = field(default_factory=_no_ints)
     top_k: Ints = field(default_factory=_no_ints)
+    level: Ints = field(default_factory=_no_ints)
+    """How much restricts every draw: see `restrictions`."""
     min_tokens: Ints = field(default_factory=_no_ints)
+    """0 where there is no end id."""
     num_logprobs: Ints = field(default_factory=_no_ints)
     """-1: none were asked for."""
+    num_prompt_logprobs: Ints = field(default_factory=_no_ints)
+    """-1: none were asked for, or they were given before this admission."""
     temperature: Floats = field(default_factory=_no_floats)
     top_p: Floats = field(default_factory=_no_floats)
     min_p: Floats = field(default_factory=_no_floats)
@@ -49,7 +56,8 @@ class Rows:
         self._place: dict[int, int] = {}
         self._free: list[int] = []
         self.tokens: list[list[int]] = []
-        self.end_ids: list[tuple[int, ...]] = []
+        self.restrictions: dict[int, Restrictions] = {}
+        """place -> what its draws are held to, for samples that are held to anything."""
         self.faults: dict[int, str] = {}
         """place -> why its sample can draw nothing any more; it stays until the sample is gone or admitted again."""
         self.columns = Columns()
@@ -77,6 +85,12 @@ class Rows:
             places[at] = place
         return places
 
+    def level(self, place: Ints, position: Ints) -> Ints:
+        """How much restricts draws for these places and positions."""
+        columns = self.columns
+        young = position - columns.num_prompt[place] < columns.min_tokens[place]
+        return np.where(young, FORBIDDING, columns.level[place])
+
     def append(self, place: int, tokens: tuple[int, ...]) -> None:
         """Drawn tokens; the KV of all but the last is there already."""
         self.tokens[place].extend(tokens)
@@ -84,6 +98,7 @@ class Rows:
         columns.num_tokens[place] += len(tokens)
         columns.last_token[place] = tokens[-1]
         columns.computed[place] += len(tokens) - 1
+        self._count(place, tokens)
 
     def append_one(self, places: Ints, tokens: Ints) -> None:
         """One drawn token for each place."""
@@ -92,15 +107,24 @@ class Rows:
         known = self.tokens
         for place, token in zip(places.tolist(), tokens.tolist(), strict=True):
             known[place].append(token)
+        if self.restrictions:
+            for place, token in zip(places.tolist(), tokens.tolist(), strict=True):
+                self._count(place, (token,))
 
     def fail(self, id: int, why: str) -> None:
         self.faults[self._place[id]] = why
+
+    def _count(self, place: int, tokens: tuple[int, ...]) -> None:
+        held = self.restrictions.get(place)
+        if held is not None and held.history is not None:
+            held.history.add(tokens)
 
     def _remove(self, id: int) -> None:
         place = self._place.pop(id, None)
         if place is not None:
             self.tokens[place] = []
             self.faults.pop(place, None)
+            self.restrictions.pop(place, None)
             self._free.append(place)
 
     def _admit(self, row: RowInput) -> None:
@@ -112,7 +136,7 @@ class Rows:
         if not self._free:
             self._grow()
         place = self._place[row.id] = self._free.pop()
-        self.tokens[place], self.end_ids[place] = list(admission.token_ids), admission.end_ids
+        self.tokens[place] = list(admission.token_ids)
         self.tables[place] = 0
         columns, params = self.columns, admission.params
         columns.computed[place] = row.start
@@ -123,6 +147,12 @@ class Rows:
         columns.seed[place] = admission.seed
         columns.sample[place] = admission.sample
         self._set_params(place, params)
+        has_output = len(admission.token_ids) > admission.num_prompt_tokens
+        columns.num_prompt_logprobs[place] = -1 if has_output or params.prompt_logprobs is None else params.prompt_logprobs
+        held = Restrictions(admission)
+        columns.level[place], columns.min_tokens[place] = held.level, held.min_tokens
+        if held.level or held.min_tokens:
+            self.restrictions[place] = held
 
     def _set_params(self, place: int, params: SamplingParams) -> None:
         columns = self.columns
@@ -130,7 +160,6 @@ class Rows:
         columns.top_k[place] = params.top_k
         columns.top_p[place] = params.top_p
         columns.min_p[place] = params.min_p
-        columns.min_tokens[place] = params.min_tokens
         columns.num_logprobs[place] = -1 if params.logprobs is None else params.logprobs
 
     def _extend_table(self, place: int, start: int, blocks: tuple[int, ...]) -> None:
@@ -153,5 +182,4 @@ class Rows:
             setattr(self.columns, f.name, np.concatenate([column, np.zeros(new - old, column.dtype)]))
         self.tables = np.concatenate([self.tables, np.zeros((new - old, self.tables.shape[1]), np.int64)])
         self.tokens += [[] for _ in range(new - old)]
-        self.end_ids += [() for _ in range(new - old)]
         self._free += range(new - 1, old - 1, -1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,15 +12,30 @@ from corekit.api import AttentionBackend, AttentionPlan, BatchLayout, Copy, Grou
 
 from .batch import Batch
 from .faults import isolate
+from .prompt_logprobs import PromptScorer, Scores
 from .rows import Ints, Rows
+
+
+class Ran(NamedTuple):
+    """What a forward pass gave."""
+
+    batch: Batch
+    """The rows that went through."""
+    logits: Tensor | None
+    """[sum of num_logits, vocabulary]; None: no row draws."""
+    scores: list[Scores]
+    """Of prompts, for the rows that ask."""
+    faults: dict[int, str]
+    """Row of the input -> what went wrong with it."""
 
 
 class Runner:
     """The only one that touches the device before the sampler does; every row's result is independent of its neighbours."""
 
-    def __init__(self, *, model: Model, attention: AttentionBackend, device: str) -> None:
+    def __init__(self, *, model: Model, attention: AttentionBackend, scorer: PromptScorer, device: str) -> None:
         self._model = model
         self._attention = attention
+        self._scorer = scorer
         self._device = torch.device(device)
         self._block_size = 0
         self._part = ""
@@ -31,13 +48,17 @@ class Runner:
         if copies:
             self._attention.copy_blocks(copies)
 
-    def run(self, batch: Batch, rows: Rows) -> tuple[Batch, Tensor | None, dict[int, str]]:
-        """(the rows that went through, their logits [sum of num_logits, vocabulary] or None, row -> fault)."""
+    def run(self, batch: Batch, rows: Rows) -> Ran:
         self._check_tables(batch, rows)
         done, faults = isolate(len(batch), lambda first, end: self._forward(batch.part(first, end), rows), lambda: self._part)
         kept = batch if not faults else batch.select(np.array([at for at in range(len(batch)) if at not in faults], np.int64))
-        logits = [part for part in done if part is not None]
-        return kept, None if not logits else logits[0] if len(logits) == 1 else torch.cat(logits), {int(batch.row[at]): why for at, why in faults.items()}
+        logits = [part for part, _ in done if part is not None]
+        return Ran(
+            batch=kept,
+            logits=None if not logits else logits[0] if len(logits) == 1 else torch.cat(logits),
+            scores=[scores for _, scores in done if scores is not None],
+            faults={int(batch.row[at]): why for at, why in faults.items()},
+        )
 
     def _check_tables(self, batch: Batch, rows: Rows) -> None:
         seq_lens, num_blocks = batch.start + batch.num_tokens, rows.columns.num_blocks[batch.place]
@@ -48,7 +69,7 @@ class Runner:
                 f"row {batch.row[at]} computes up to position {seq_lens[at] - 1}, but its table of {num_blocks[at]} blocks of {self._block_size} ends before"
             )
 
-    def _forward(self, batch: Batch, rows: Rows) -> Tensor | None:
+    def _forward(self, batch: Batch, rows: Rows) -> tuple[Tensor | None, Scores | None]:
         counts = batch.num_tokens
         query_start_loc = np.concatenate([[0], counts.cumsum()])
         inputs, layout = self._pack(batch, rows, counts, query_start_loc)
@@ -60,6 +81,14 @@ class Runner:
         except Exception:
             self._part = f"attention_backend {type(self._attention).__name__}.run" if attend.failed else f"model {type(self._model).__name__}.forward"
             raise
+        try:
+            scores = self._scorer.score(batch, rows, hidden, query_start_loc)
+        except Exception:
+            self._part = self._scorer.part
+            raise
+        return self._logits(batch, hidden, query_start_loc), scores
+
+    def _logits(self, batch: Batch, hidden: Tensor, query_start_loc: Ints) -> Tensor | None:
         drawing, num_logits = np.flatnonzero(batch.num_samples), batch.num_logits
         if not len(drawing):
             return None

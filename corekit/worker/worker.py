@@ -12,10 +12,12 @@ import torch
 from corekit.api import AttentionBackend, KvPlan, Model, RowMasks, Sampler, StepInput, StepResult, SupportsDrafts
 
 from .batch import plan_batch
+from .draws import plan_draws
 from .outcome import Step, finish
+from .prompt_logprobs import PromptScorer
 from .rows import Rows
 from .runner import Runner
-from .sampling import Drawer, plan_draws
+from .sampling import Drawer
 
 
 class RankWorker:
@@ -30,7 +32,8 @@ class RankWorker:
         self._device = torch.device(device)
         self._drafts = model if isinstance(model, SupportsDrafts) else None
         self._rows = Rows()
-        self._runner = Runner(model=model, attention=attention, device=device)
+        scorer = PromptScorer(model=model, sampler=sampler, device=device)
+        self._runner = Runner(model=model, attention=attention, scorer=scorer, device=device)
         self._drawer = Drawer(sampler, device)
         self._steps: deque[Step] = deque()
 
@@ -56,8 +59,9 @@ class RankWorker:
             self._settle()
             batch, faults = plan_batch(step, self._rows, self._drafts.draft if self._drafts is not None else None, self._model.spec.vocab_size)
             self._runner.copy(step.copies)
-            batch, logits, failed = self._runner.run(batch, self._rows)
-        self._steps.append(Step(input=step, batch=batch, logits=logits, faults=faults | failed, seconds=time.perf_counter() - begun))
+            ran = self._runner.run(batch, self._rows)
+        seconds = time.perf_counter() - begun
+        self._steps.append(Step(input=step, batch=ran.batch, logits=ran.logits, scores=ran.scores, faults=faults | ran.faults, seconds=seconds))
 
     def sample(self, masks: RowMasks | None) -> None:
         if not self._steps or self._steps[-1].sampled:
@@ -70,7 +74,7 @@ class RankWorker:
                 step.peak = step.logits.amax(-1)
                 step.drawn, failed = self._drawer.draw(step.draws, step.logits, self._rows, masks)
             step.faults |= {int(step.draws.batch.row[at]): why for at, why in failed.items()}
-            step.masked = frozenset(masks.words) if masks is not None else frozenset()
+            step.masks = masks.words if masks is not None else {}
             step.logits = None
         step.seconds += time.perf_counter() - begun
 

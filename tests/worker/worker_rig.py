@@ -59,12 +59,13 @@ class Rig:
         start: int = 0,
         shared: tuple[int, ...] = (),
         end_ids: tuple[int, ...] = (),
+        bad_words: tuple[tuple[int, ...], ...] = (),
     ) -> RowInput:
         """The first row of a sample: computes `count` tokens from `start`; the blocks of `shared` are its table's first."""
         self._free += [block for block in self.tables.pop(id, []) if block not in shared]
         self.tables[id] = list(shared)
         self._grow(id, start + count)
-        admission = Admission(tuple(tokens), len(tokens) if num_prompt is None else num_prompt, params, seed, sample, end_ids)
+        admission = Admission(tuple(tokens), len(tokens) if num_prompt is None else num_prompt, params, seed, sample, end_ids, bad_words)
         return RowInput(id, start, count, num_samples, 0, 0, tuple(self.tables[id]), admission)
 
     def go(self, id: int, end: int, count: int = 1, *, num_samples: int = 1, num_drafts: int = 0) -> RowInput:
