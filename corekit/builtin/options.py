@@ -47,7 +47,9 @@ class ScriptedOptions:
     """What is answered: `scripts` (ids) if there are any, else `texts` as UTF-8 bytes. The first id of the prompt chooses: id modulo their number."""
 
     texts: tuple[str, ...] = ("This answer was written down beforehand.",)
+    """Answers, as UTF-8 bytes. The first id of the prompt chooses: id modulo their number."""
     scripts: tuple[tuple[int, ...], ...] = ()
+    """Answers as ids; they rule over `texts`."""
     random: bool = False
     """Instead of scripts: logits that are a pure function of `seed` and all tokens so far."""
     seed: int = 0
@@ -55,6 +57,7 @@ class ScriptedOptions:
     vocab_size: int = 257
     """2..1048576."""
     eos_token_id: int = 256
+    """Below `vocab_size`."""
     context_length: int = 4096
     """1..65536."""
     max_draft_tokens: int = 0

@@ -16,7 +16,7 @@ _VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("corekit.cli.serve:serve", "Serve a model over HTTP."),
     "run": ("corekit.cli.run:run", "Answer one prompt and end."),
     "check": ("corekit.cli.check:check", "Compose everything except weights; say what fills each slot."),
-    "config": ("corekit.cli.config:config", "Show the configuration and where each value comes from."),
+    "config": ("corekit.cli.config:config", "Show the configuration, where each value comes from, and what it may say."),
     "plugins": ("corekit.cli.plugins:plugins", "List every provider that is installed."),
     "bench": ("corekit.cli.bench:bench", "Measure latency, throughput, a server or the engine."),
 }

@@ -1,6 +1,8 @@
-"""`corekit config show`: the merged configuration, with the origin of every value."""
+"""`corekit config`: the merged configuration with the origin of every value, and what a configuration may say."""
 
 from __future__ import annotations
+
+import json
 
 import click
 
@@ -11,7 +13,7 @@ from .group import Group
 
 @click.group(cls=Group)
 def config() -> None:
-    """Show the configuration."""
+    """Show the configuration, or what it may say."""
 
 
 @config.command(short_help="Print the merged configuration and its origins.")
@@ -33,3 +35,22 @@ def show(target: str | None, overrides: tuple[str, ...]) -> None:
         catalog = build_catalog(discover(imports=config.plugins.import_, blocked=config.plugins.block))
         for line in lines(config, secrets_of(config, catalog)):
             click.echo(line)
+
+
+@config.command(short_help="Print the JSON schema of the TOML file, for editors.")
+@target
+@overrides
+def schema(target: str | None, overrides: tuple[str, ...]) -> None:
+    """Print the JSON schema of the TOML file: keys, types, bounds, defaults, and the parts that are installed, with their options.
+
+    With FILE, `[plugins] import` and `block` of that file count. An editor that knows the schema completes and checks as you write:
+    put `#:schema corekit.schema.json` into the first line of the file.
+    """
+    from corekit.compose.catalog import build_catalog
+    from corekit.compose.discovery import discover
+    from corekit.compose.schema import schema as written
+
+    with failing(CONFIG, debug=False):
+        config = read(target, overrides)
+        catalog = build_catalog(discover(imports=config.plugins.import_, blocked=config.plugins.block))
+        click.echo(json.dumps(written(catalog), indent=2, ensure_ascii=False))

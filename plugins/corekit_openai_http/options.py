@@ -17,33 +17,35 @@ class HttpOptions:
     """Plain values as written in TOML, each within its bounds. Raises OptionsError with every problem at once."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback should come with api_keys."""
+    """Address to listen on. Anything but loopback should come with `api_keys`."""
     port: int = 8000
-    """0: any free port, reported at the start."""
+    """0 to 65535; 0: any free port, reported at the start."""
     api_keys: tuple[str, ...] = field(default=(), repr=False, metadata={"secret": True})
     """Accepted bearer tokens; empty: no authentication."""
     served_model_names: tuple[str, ...] = ()
     """Names that requests may use instead of the model's own; the first is the one shown."""
     max_body_bytes: int = 4 * 2**20
+    """Largest request, 1024 to 2**30."""
     max_n: int = 16
+    """Most samples of one request, 1 to 128."""
     max_prompts: int = 128
-    """Most prompts in one completions request."""
+    """Most prompts in one completions request, 1 to 2048."""
     max_choices: int = 128
-    """Most choices of one answer: prompts times n."""
+    """Most choices of one answer: prompts times `n`; 1 to 2**18."""
     max_answer_entries: int = 2**22
-    """Most entries of one answer that is not streamed: choices times max_tokens (at most the context) times 1 + logprobs."""
+    """Most entries of one answer that is not streamed: choices times `max_tokens` (at most the context) times 1 + logprobs; 1024 to 2**32."""
     keep_alive_seconds: float = 15.0
-    """A comment is sent on a stream that was silent so long; 0: never."""
+    """A comment is sent on a stream that was silent so long, 0 to 3600; 0: never."""
     body_seconds: float = 60.0
-    """Longest time that the body of a request may take to arrive."""
+    """Longest time that the body of a request may take to arrive, 0.1 to 3600."""
     idle_seconds: float = 75.0
-    """A connection is closed when no request begins for so long."""
+    """A connection is closed when no request begins for so long, 0.1 to 3600."""
     head_seconds: float = 20.0
-    """Longest time that the head of a request may take to arrive, from its first byte."""
+    """Longest time that the head of a request may take to arrive, from its first byte; 0.1 to 3600."""
     refused_body_seconds: float = 5.0
-    """How long the rest of a body is still read after its request was refused."""
+    """How long the rest of a body is still read after its request was refused, 0.1 to 3600."""
     shutdown_seconds: float = 5.0
-    """How long requests in flight may go on after the server was told to stop."""
+    """How long requests in flight may go on after the server was told to stop, 0 to 3600."""
     log_requests: bool = False
     """One line per request: route, status, time, id. Never prompts."""
 

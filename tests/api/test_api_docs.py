@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 import tomli
-from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
-SHARED = ("scheduler_policy", "tokenizer", "attention_backend", "sampler")
 
 
 def page(path: str) -> str:
@@ -50,6 +46,10 @@ def command(variable: str) -> str:
 def test_ci_runs_the_commands_of_the_readme(variable: str, expected: str) -> None:
     assert command(variable) == expected
     assert [expected + "\n" in block for block in blocks(page("README.md"), "sh")].count(True) == 1
+
+
+def test_ci_builds_the_documentation_as_the_page_says() -> None:
+    assert command("docs_command") + "\n" in blocks(page("docs/contributing.md"), "sh")
 
 
 def test_the_readme_can_be_followed_from_top_to_bottom() -> None:
@@ -85,7 +85,7 @@ def test_no_local_versions_or_places(file: str) -> None:
 def test_constraints_pin_every_requirement() -> None:
     pins = {line.partition("==")[0].lower().replace("_", "-") for line in page("constraints.txt").splitlines() if "==" in line and not line.startswith("#")}
     project = tomli.loads(page("pyproject.toml"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    wanted = [*project["dependencies"], *(requirement for extra in project["optional-dependencies"].values() for requirement in extra)]
     names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}  # type: ignore[index]
     assert names <= pins
 
@@ -99,65 +99,16 @@ def test_the_plugin_of_the_readme_is_named_as_it_is_started() -> None:
     assert f"`{module}.toml`" in section
 
 
-# Configuration
+# Configuration: tests/docs has the page itself, which is generated
 
 
-def documented() -> dict[str, dict[str, str]]:
-    """Heading -> key -> default, from the tables of the configuration page; below a heading, later tables are `heading/2`."""
-    found: dict[str, dict[str, str]] = {}
-    for section in re.split(r"^## ", page("docs/configuration.md"), flags=re.MULTILINE)[1:]:
-        heading = section.splitlines()[0]
-        for number, table in enumerate(re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)):
-            rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
-            found[heading + "/2" * (number > 0)] = {row[0].strip(" `"): row[1].strip() for row in rows}
-    return found
-
-
-def shown(value: Any) -> str:
-    if value is None:
-        return "not set"
-    if value is PydanticUndefined:
-        return "required"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, str):
-        return f'`"{value}"`'
-    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
-
-
-def defaults(table: Any) -> dict[str, str]:
-    return {field.alias or key: shown(field.default) for key, field in table.model_fields.items()}
-
-
-def test_the_page_has_every_key_with_its_default() -> None:
-    from corekit.compose import tables
-
-    headings = {"[model]": "ModelTable", "[engine]": "EngineTable", "[scheduler]": "SchedulerTable", "[block_allocator]": "AllocatorTable"}
-    headings |= {"[executor]": "ExecutorTable", "[[frontend]]": "ListedChoice", "[[observer]]": "ListedChoice", "[plugins]": "PluginsTable"}
-    found = documented()
-    for heading, table in headings.items():
-        assert found[heading] == defaults(getattr(tables, table)), heading
-    shared = found[", ".join(f"[{slot}]" for slot in SHARED)]
-    uses = [shown(tables.Tables.model_fields[slot].default.use) for slot in SHARED]
-    assert shared == {"use": ", ".join(uses), "options": "`{}`"}
-    assert set(tables.Tables.model_fields) == {heading.strip("[]") for heading in headings} | set(SHARED) | {"logits_processor", "http_route", "tool_format"}
-
-
-def test_the_page_has_every_option_of_the_frontend() -> None:
-    from corekit_openai_http import HttpOptions
-
-    assert documented()["[[frontend]]/2"] == {field.name: shown(field.default) for field in dataclasses.fields(HttpOptions)}
-
-
-@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "writing-plugins.md"], ids=name)
+@pytest.mark.parametrize("path", PAGES, ids=name)
 def test_the_toml_examples_are_valid_configurations(path: Path) -> None:
     from corekit.compose.config import load
 
-    examples = [tomli.loads(block) for block in blocks(path.read_text("utf-8"), "toml")]
-    files = [example for example in examples if "project" not in example]
-    assert files
-    for example in files:
-        load(given=example)
+    for example in map(tomli.loads, blocks(path.read_text("utf-8"), "toml")):
+        if "project" not in example:
+            load(given=example)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

@@ -76,7 +76,7 @@ def test_bad_usage_is_exit_code_2(arguments: list[str]) -> None:
     [
         (["serv"], "No such command 'serv'. Did you mean 'serve'?"),
         (["bench", "latenci"], "No such command 'latenci'. Did you mean 'latency'?"),
-        (["config", "x"], "No such command 'x'. There are: show."),
+        (["config", "x"], "No such command 'x'. There are: schema, show."),
     ],
 )
 def test_a_misspelt_verb(arguments: list[str], said: str) -> None:
