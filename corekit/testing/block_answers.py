@@ -1,0 +1,70 @@
+"""What a whole engine with a given allocator stack answers, on the model that reads every cached position back. Owned by the kit of slot `block_allocator`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from corekit.api import Prompt, SamplingParams
+from corekit.compose.assemble import assemble
+from corekit.compose.assembly import Assembly
+from corekit.compose.catalog import Candidate, build_catalog
+from corekit.compose.discovery import discover
+
+from .block_ledger import BLOCK_SIZE
+
+PREFIX = tuple(range(40, 60))
+SECONDS = 60.0
+"""Until a request that gets no answer is a fault."""
+
+Answer = Mapping[int, tuple[int, ...]]
+
+
+def requests() -> list[tuple[Prompt, SamplingParams]]:
+    """Prompts with shared beginnings and with equal blocks at different places, some with several samples: together far more than the pool of the law."""
+    asked = []
+    for number in range(8):
+        ids = (*PREFIX[: (number * 7) % 21], *range(number, number + 1 + number % 3)) if number % 4 else (5,) * (9 + number)
+        params = SamplingParams(max_tokens=6 + number % 5, n=1 + (number % 4 == 3), temperature=float(number % 2), seed=number, ignore_eos=True)
+        asked.append((Prompt(token_ids=ids), params))
+    return asked
+
+
+def answers(stack: Sequence[Candidate], options: Mapping[str, Any], *, num_blocks: int, together: bool) -> list[Answer]:
+    """The tokens of every request by sample. The stack is given top to bottom, options are those of the top.
+
+    together: all requests at once, else one after the other. The engine's audit must be clean at the end.
+    """
+    names = [candidate.full_name for candidate in stack]
+    config = {
+        "model": {"source": "none", "use": "fingerprint"},
+        "tokenizer": {"use": "bytes"},
+        "engine": {"device": "cpu", "threads": 1},
+        "executor": {"use": "delayed"},
+        "attention_backend": {"use": "torch", "options": {"poison": True}},
+        "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 32, "watermark": 0.0},
+        "block_allocator": {"stack": names, "block_size": BLOCK_SIZE, "num_blocks": num_blocks, "options": {names[0]: dict(options)} if options else {}},
+    }
+    catalog = build_catalog(discover(), [candidate for candidate in stack if candidate.plugin.entry == "kit"])
+    with assemble(config, catalog=catalog, frontends=(), environ={}, progress=False) as assembly:
+        told = asyncio.run(asyncio.wait_for(_all(assembly, together), SECONDS))
+    assert not (problems := list(assembly.engine.audit())), f"the engine's audit, once it was idle: {problems}"
+    return told
+
+
+async def _all(assembly: Assembly, together: bool) -> list[Answer]:
+    if not together:
+        return [await _one(assembly, prompt, params) for prompt, params in requests()]
+    return list(await asyncio.gather(*(_one(assembly, prompt, params) for prompt, params in requests())))
+
+
+async def _one(assembly: Assembly, prompt: Prompt, params: SamplingParams) -> Answer:
+    tokens: dict[int, tuple[int, ...]] = {}
+    async with aclosing(assembly.client.generate(prompt, params)) as news:
+        async for output in news:
+            for piece in output.outputs:
+                assert piece.finish_reason in (None, "length"), f"a request ended with {piece.finish_reason}"
+                tokens[piece.index] = tokens.get(piece.index, ()) + piece.token_ids
+    return tokens

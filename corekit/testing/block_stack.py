@@ -1,0 +1,80 @@
+"""How a part of slot `block_allocator` is put in a stack for its laws. Knows no law and no implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from corekit.api import API_VERSION, BlockAllocator, BuildContext, Provider
+from corekit.compose.catalog import Candidate, build_catalog
+from corekit.compose.discovery import Plugin, discover
+from corekit.compose.options import read_options
+
+from .block_ledger import BLOCK_SIZE, Journal, Ledger
+from .kit import Kit
+from .prefix_cache import PlainPrefixCache
+
+NUM_BLOCKS = 12
+CACHE: Final = Provider(
+    name="kits-prefix-cache",
+    api=API_VERSION,
+    summary="the prefix cache that kits build layers over",
+    build=lambda context, options: PlainPrefixCache(_inner(context)),
+)
+
+
+class StackKit(Kit):
+    """A layer is built over `beneath`, and every law is asked of the whole stack.
+
+    A layer over a stack that caches nothing is asked again over a prefix cache of the kit's own, which it has to pass on.
+    """
+
+    slot = "block_allocator"
+    beneath: ClassVar[Sequence[Provider[Any] | str]] = ("free-list",)
+    """The layers beneath, top to bottom, as TOML would name them; () for a bottom."""
+    abilities: ClassVar[frozenset[str]] = frozenset()
+    """What the part over `beneath` offers, so that the laws of it are surely asked: prefix_cache, swap, eviction_sink, audit."""
+    hides_prefix_cache: ClassVar[bool] = False
+    """It does not mean to pass on the prefix cache of a layer beneath."""
+
+    def context(self) -> BuildContext:
+        """Everything that a layer may count on: the pool, the journal and the layers beneath."""
+        context = BuildContext(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, bytes_per_block=1 << 16, journal=Journal(), max_num_seqs=8, max_model_len=256)
+        return replace(context, inner=self._beneath(context))
+
+    def _beneath(self, context: BuildContext, *, cache: bool = False) -> BlockAllocator | None:
+        inner: BlockAllocator | None = None
+        for part in ((CACHE, *self.beneath) if cache else self.beneath)[::-1]:
+            candidate = found(part)
+            inner = candidate.provider.build(replace(context, inner=inner), read_options(candidate, {}, lambda path: "the kit", {}))
+        return inner
+
+    def ledger(self, num_blocks: int = NUM_BLOCKS, *, cache: bool = False) -> Ledger:
+        """A fresh stack with this part on top, and the core's side of it."""
+        context = replace(self.context(), num_blocks=num_blocks, journal=(journal := Journal()))
+        return Ledger(self.build(replace(context, inner=self._beneath(context, cache=cache))), journal, num_blocks)
+
+    def makers(self) -> Iterator[Callable[..., Ledger]]:
+        """Of every stack that the laws are asked of: (number of blocks) -> a fresh one."""
+        yield self.ledger
+        if self.beneath and not self.hides_prefix_cache and not self.ledger().caches:
+            yield lambda num_blocks=NUM_BLOCKS: self.ledger(num_blocks, cache=True)
+
+    def caching(self) -> Iterator[Callable[..., Ledger]]:
+        """Those that cache prefixes."""
+        for make in self.makers():
+            if make().caches:
+                yield make
+
+
+def found(part: Provider[Any] | str) -> Candidate:
+    """A layer given as TOML would name it, or as an object."""
+    if isinstance(part, str):
+        return build_catalog(discover()).find("block_allocator", part, "the kit's beneath")
+    return Candidate(slot="block_allocator", provider=part, plugin=Plugin(distribution="(kit)", version="", entry="kit", module=""))
+
+
+def _inner(context: BuildContext) -> BlockAllocator:
+    assert context.inner is not None, "a prefix cache stands on another layer"
+    return context.inner
