@@ -1,4 +1,4 @@
-"""A single GGUF file as a weight source: Hugging Face names, dequantized tensors, a tokenizer from the file's own vocabulary.
+"""A model in GGUF form as a weight source: Hugging Face names, dequantized tensors, a tokenizer from the file's own vocabulary.
 
 Linear layers that the file packs come out as float32; what it stores as F32, F16 or BF16 stays as it is, mapped from the
 file without a copy. Knows nothing of the model's maths beyond the order of the rows of q and k.
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import SourceError
 from .gguf_config import ROPE_FACTORS, config_of, eos_ids_of, family_of, hf_name
-from .gguf_header import GgufTensor, read_header
+from .gguf_files import read_files
+from .gguf_header import GgufTensor
 from .gguf_rope import llama3_scaling
 from .gguf_tokenizer import tokenizer_files_of
 from .progress import progress_bar
+from .stored import Stored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,26 +26,28 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PLAIN_TYPES = ("F32", "F16", "BF16")
+MAX_LABEL = 100
+"""Characters of a source's name beside its bar."""
 
 
 class GgufSource:
-    """One GGUF file. Invariant: the header was checked whole when the object was made; the file is opened again only by `tensors`."""
+    """One model. Invariant: every header was checked whole when the object was made; files are opened again only by `tensors`."""
 
-    def __init__(self, path: Path, *, name: str, progress: bool) -> None:
-        header = read_header(path)
-        where = f"{name} ({path.name})" if path.name not in name else name
-        metadata = header.metadata
-        if metadata.get("split.count", 0) not in (0, 1):
-            raise SourceError(f"{where}: this is one part of {metadata['split.count']}. Join the parts first (gguf-split --merge) and name the joined file.")
-        self._path = path
+    def __init__(self, path: Path | Stored, *, name: str, progress: bool) -> None:
+        first = path if isinstance(path, Stored) else Stored((path,))
+        self._path = first.paths[0]
+        where = f"{name} ({self._path.name})" if self._path.name not in name else name
+        files = read_files(first, where)
+        metadata = files.metadata
+        self._stored = files.stored
         self._where = where
         self._name = name
         self._progress = progress
         self._metadata = metadata
         self._interleaved = family_of(metadata, where).interleaved
-        self._config = config_of(metadata, {tensor.name: tensor.shape for tensor in header.tensors}, where)
+        self._config = config_of(metadata, {tensor.name: tensor.shape for tensor in files.tensors}, where)
         self._eos_token_ids = eos_ids_of(metadata, self._config["vocab_size"], where)
-        in_order = sorted(header.tensors, key=lambda tensor: tensor.offset)
+        in_order = sorted(files.tensors, key=lambda tensor: (tensor.file, tensor.offset))
         self._tensors = {hf_name(tensor.name, where): tensor for tensor in in_order if tensor.name != ROPE_FACTORS}
         self._check_types()
         for tensor in in_order:
@@ -78,13 +82,11 @@ class GgufSource:
         return tokenizer_files_of(self._metadata, self._where)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        import numpy as np
-
         # copy-on-write: tensors that need no dequantization are views of the file, and torch wants them writable
-        stored = np.memmap(self._path, dtype=np.uint8, mode="c").view(np.ndarray)
-        with progress_bar(f"loading {self._name}", self.num_bytes, shown=self._progress) as bar:
+        take = [stored.map() for stored in self._stored]
+        with progress_bar(f"loading {_short(self._name)}", self.num_bytes, shown=self._progress) as bar:
             for name, tensor in self._tensors.items():
-                yield name, self._read(name, tensor, stored)
+                yield name, self._read(name, tensor, take[tensor.file](tensor.offset, tensor.num_bytes))
                 bar.update(tensor.num_bytes)
 
     def _read(self, name: str, tensor: GgufTensor, stored: npt.NDArray[np.uint8]) -> Tensor:
@@ -93,7 +95,7 @@ class GgufSource:
         from gguf.quants import dequantize
 
         num_rows = tensor.shape[0] if len(tensor.shape) > 1 or self._is_rotated(name) else 1
-        rows = stored[tensor.offset : tensor.offset + tensor.num_bytes].reshape(num_rows, -1)
+        rows = stored.reshape(num_rows, -1)
         if self._is_rotated(name):
             rows = self._in_half_order(rows, name)
         if tensor.type_name in PLAIN_TYPES:
@@ -105,9 +107,7 @@ class GgufSource:
         count = self._config["head_dim"] // 2
         if tensor.type_name != "F32" or tensor.shape != (count,):
             raise SourceError(f"{self._where}: {tensor.name} is {tensor.type_name} of shape {tensor.shape}, F32 of ({count},) is needed. The file is damaged.")
-        with self._path.open("rb") as file:
-            file.seek(tensor.offset)
-            return list(struct.unpack(f"<{count}f", file.read(tensor.num_bytes)))
+        return list(struct.unpack(f"<{count}f", self._stored[tensor.file].read(tensor.offset, tensor.num_bytes)))
 
     def _is_rotated(self, name: str) -> bool:
         return self._interleaved and (".q_proj." in name or ".k_proj." in name)
@@ -138,3 +138,8 @@ class GgufSource:
                 raise SourceError(
                     f"{self._where}: tensors of type {type_name} cannot be dequantized. Use a file of another type, such as Q8_0 or Q4_1."
                 ) from error
+
+
+def _short(name: str) -> str:
+    """A source of many chunks has a name of many lines."""
+    return name if len(name) <= MAX_LABEL else name[:MAX_LABEL] + "..."

@@ -7,15 +7,14 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from .errors import SourceError
+from .stored import Stored
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -24,6 +23,8 @@ MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_ALIGNMENT = 1 << 16
+WINDOW = 4 << 20
+"""Bytes read ahead while a header is walked through."""
 STRING, ARRAY, BOOL = 8, 9, 7
 SCALARS: Mapping[int, str] = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -39,41 +40,56 @@ class GgufTensor:
     offset: int
     """From the start of the file."""
     num_bytes: int
+    file: int = 0
+    """In which of a model's files it lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
     metadata: Mapping[str, Any]
     tensors: tuple[GgufTensor, ...]
+    end: int
+    """Where the file may end: behind its last tensor, filled up to its alignment."""
 
 
-def read_header(path: Path) -> GgufHeader:
+def read_header(stored: Stored) -> GgufHeader:
     """Raises SourceError for anything that is not a whole, sound GGUF file."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            return _Cursor(view, path).header()
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped; text that is not UTF-8
-        raise SourceError(f"{path}: cannot be read as a GGUF file: {error}. Likely a broken or partial download; fetch the file again.") from error
+        return _Cursor(stored).header()
+    except (OSError, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise SourceError(f"{stored}: cannot be read as a GGUF file: {error}. Likely a broken or partial download; fetch the file again.") from error
 
 
 class _Cursor:
-    """Walks a header from front to back. Invariant: `at` never passes the end, and no loop runs longer than the bytes that are left allow."""
+    """Walks a header from front to back. Invariant: `at` never passes the end, and no loop runs longer than the bytes that are left allow.
 
-    def __init__(self, view: mmap.mmap, path: Path) -> None:
-        self.view = view
-        self.path = path
-        self.size = len(view)
+    `view` holds the file's beginning, as far as the header was read yet.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self.view = bytearray()
+        self.size = stored.size
         self.at = 0
 
     def fault(self, what: str) -> SourceError:
         return SourceError(
-            f"{self.path}: not a sound GGUF file: {what} (at byte {self.at} of {self.size}). "
+            f"{self.stored}: not a sound GGUF file: {what} (at byte {self.at} of {self.size}). "
             "Likely a broken or partial download, or a file made to mislead; fetch it again from a source you trust."
         )
 
     def need(self, count: int, what: str) -> None:
         if count > self.size - self.at:
             raise self.fault(f"{what} needs {count} bytes, {self.size - self.at} are left")
+        self.fill(self.at + count)
+
+    def fill(self, end: int) -> int:
+        """Have the bytes up to `end`, which the file has, in view; how many are there then."""
+        if end > len(self.view):
+            self.view += self.stored.read(len(self.view), max(WINDOW, end - len(self.view)))
+            if end > len(self.view):
+                raise self.fault("it became shorter while it was read")
+        return len(self.view)
 
     def number(self, code: str, what: str) -> Any:
         width = struct.calcsize("<" + code)
@@ -93,7 +109,7 @@ class _Cursor:
 
     def header(self) -> GgufHeader:
         self.need(24, "the fixed header")
-        if self.view[:4] != MAGIC:
+        if bytes(self.view[:4]) != MAGIC:
             raise self.fault("it does not start with GGUF")
         self.at = 4
         version = self.number("I", "version")
@@ -109,7 +125,10 @@ class _Cursor:
             if key in metadata:
                 raise self.fault(f"key {key!r} appears twice")
             metadata[key] = self.value(self.number("I", key), key)
-        return GgufHeader(metadata=metadata, tensors=self.table(num_tensors, self.alignment(metadata)))
+        alignment = self.alignment(metadata)
+        tensors = self.table(num_tensors, alignment)
+        end = max((tensor.offset + tensor.num_bytes for tensor in tensors), default=self.at)
+        return GgufHeader(metadata=metadata, tensors=tensors, end=-(-end // alignment) * alignment)
 
     def alignment(self, metadata: Mapping[str, Any]) -> int:
         value = metadata.get("general.alignment", 32)
@@ -145,14 +164,18 @@ class _Cursor:
 
     def texts(self, count: int, key: str) -> list[str]:
         """Strings of a vocabulary: the loop that decides how fast a file opens, hence without a call per element."""
-        at, size, view, unpack = self.at, self.size, self.view, struct.Struct("<Q").unpack_from
+        at, view, unpack, filled = self.at, self.view, struct.Struct("<Q").unpack_from, len(self.view)
         found: list[str] = []
         for _ in range(count):
-            if at + 8 > size:
-                raise self.fault(f"array {key!r} is cut off")
+            if at + 8 > filled:
+                if at + 8 > self.size:
+                    raise self.fault(f"array {key!r} is cut off")
+                filled = self.fill(at + 8)
             end = at + 8 + unpack(view, at)[0]
-            if end > size:
-                raise self.fault(f"a string in array {key!r} passes the end")
+            if end > filled:
+                if end > self.size:
+                    raise self.fault(f"a string in array {key!r} passes the end")
+                filled = self.fill(end)
             found.append(view[at + 8 : end].decode("utf-8", errors="replace"))
             at = end
         self.at = at

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from .cache import cache_folder
 from .errors import SourceError
+from .progress import on_terminal, say
 
 PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{0,126}))?")
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt")
@@ -22,16 +22,17 @@ def fetch(source: str, *, cache_dir: Path, progress: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
+    from .spoken import SpokenBar
+
     found = PATTERN.fullmatch(source)
     if found is None or ".." in source:
         raise SourceError(f"{source!r}: no such folder, and not a hub id. One is written org/name or org/name@revision.")
     if progress:
-        from tqdm import tqdm
-
-        tqdm.write(f"corekit: there is no folder {source} here; asking the hub for a model of that name", file=sys.stderr)
+        say(f"there is no folder {source} here; asking the hub for a model of that name")
     try:
         with cache_folder(cache_dir, "hub") as folder:
-            return Path(snapshot_download(found[1], revision=found[2], cache_dir=folder, allow_patterns=list(WANTED)))
+            bars = SpokenBar if progress and not on_terminal() else None  # else the hub's own, which are for terminals alone
+            return Path(snapshot_download(found[1], revision=found[2], cache_dir=folder, allow_patterns=list(WANTED), tqdm_class=bars))
     except HFValidationError as error:
         raise SourceError(
             f"{source}: no such folder; looked for a hub model of that name, and no id has that form: {error}. Check the spelling of the path or id."

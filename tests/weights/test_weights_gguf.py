@@ -17,6 +17,7 @@ from weights_files import HEADS, HIDDEN, KV_HEADS, LAYERS, VOCAB, llama_tensors,
 from corekit.api import WeightSource
 from corekit.weights import SourceError, open_source
 from corekit.weights.gguf_header import read_header
+from corekit.weights.stored import Stored
 
 
 def opened(path: Path) -> WeightSource:
@@ -179,7 +180,7 @@ def test_a_type_without_dequantization_is_refused_before_loading(tmp_path: Path)
 def test_demo_model(demo_source: WeightSource) -> None:
     """The file mixes Q4_1, Q8_0 and F32; every tensor equals the gguf package's own reading of the same bytes."""
     path = demo_source._path  # type: ignore[attr-defined]
-    table = {tensor.name: tensor for tensor in read_header(path).tensors}
+    table = {tensor.name: tensor for tensor in read_header(Stored((path,))).tensors}
     assert {tensor.type_name for tensor in table.values()} == {"Q4_1", "Q8_0", "F32"}
     stored = np.memmap(path, dtype=np.uint8, mode="r")
     started = time.perf_counter()
