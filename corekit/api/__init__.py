@@ -29,6 +29,7 @@ from .http_route import HttpRoute, Route
 from .logits_processor import LogitsProcessor, NewSample, RowProcessor
 from .model import Attend, Model, ModelInputs, ModelSpec, Shard, SupportsDrafts, WeightSource
 from .observer import Observer, RequestStats, StepStats
+from .ordering import WaitingOrder, plan_in_order
 from .provider import BuildContext, Provider, never
 from .sampler import Biases, Logprobs, Penalties, Sampled, Sampler, SamplingBatch, SupportsLogprobs
 from .scheduler_policy import PASSED_OVER, Grant, PreemptMode, Reason, Refusal, RequestState, RequestView, SchedulerPolicy, StepPlan, SupportsAccounting
@@ -125,9 +126,11 @@ __all__ = [
     "ToolDelta",
     "ToolFormat",
     "ToolParser",
+    "WaitingOrder",
     "WeightSource",
     "Worker",
     "WorkerFactory",
     "hookimpl",
     "never",
+    "plan_in_order",
 ]

@@ -6,7 +6,7 @@ limit, corrupt an answer, leak a block or stop the engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, runtime_checkable
@@ -195,6 +195,14 @@ class StepPlan(Protocol):
 
         "swap" falls back to "recompute" where the stack cannot swap. Raises ValueError when request holds no blocks, and for
         an unknown mode.
+        """
+        ...
+
+    def victims_for(self, request: RequestView, candidates: Iterable[RequestView]) -> Sequence[RequestView] | None:
+        """Who of candidates has to give way so that `schedule(request)` finds room. A peek: nobody gives way by it.
+
+        They are taken in their order until there is room; those that then turn out to make no difference are left out. Empty:
+        there is room. None: not even all of them would do, or room is not what request lacks.
         """
         ...
 

@@ -32,7 +32,10 @@ def corekit_register_tokenizers() -> Sequence[Provider[Tokenizer]]:
 
 @hookimpl
 def corekit_register_scheduler_policies() -> Sequence[Provider[SchedulerPolicy]]:
-    return (Provider(name="fcfs", api=1, summary="first come, first served; the youngest gives way", build=_build_fcfs),)
+    return (
+        Provider(name="fcfs", api=1, summary="first come, first served; the youngest gives way", build=_build_fcfs),
+        Provider(name="priority", api=1, summary="lower numbers first, equals as they came; the least urgent gives way", build=_build_priority),
+    )
 
 
 @hookimpl
@@ -121,6 +124,12 @@ def _build_fcfs(context: BuildContext, options: None) -> SchedulerPolicy:
     from .fcfs import Fcfs
 
     return Fcfs()
+
+
+def _build_priority(context: BuildContext, options: None) -> SchedulerPolicy:
+    from .priority import Priority
+
+    return Priority()
 
 
 def _build_free_list(context: BuildContext, options: None) -> BlockAllocator:

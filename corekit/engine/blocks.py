@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from corekit.api import BlockAllocator, BlockKey, BlockRef, Blocks, Copy, PrefixMatch, PrefixQuery, SupportsAudit, SupportsPrefixCache
 
 NO_MATCH = PrefixMatch()
+NOBODY: Mapping[int, int] = MappingProxyType({})
 T = TypeVar("T")
 
 
@@ -85,10 +87,10 @@ class BlockTables:
         """Blocks that num_tokens positions take."""
         return -(-num_tokens // self.block_size)
 
-    def needed(self, table: Sequence[int], start: int, end: int) -> int:
-        """New blocks that writing positions start..end-1 takes."""
+    def needed(self, table: Sequence[int], start: int, end: int, away: Mapping[int, int] = NOBODY) -> int:
+        """New blocks that writing positions start..end-1 takes. away: references by block that do not count."""
         first = start // self.block_size
-        copied = first < len(table) and self.refs[table[first]] > 1
+        copied = first < len(table) and self.refs[table[first]] > 1 + away.get(table[first], 0)
         return max(0, self.span(end) - len(table)) + copied
 
     def extend(self, table: list[int], start: int, end: int) -> int | None:

@@ -6,7 +6,7 @@ Every grant, refusal and preemption keeps the limits by itself: a policy may cal
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast, overload
 
@@ -14,6 +14,7 @@ from corekit.api import PASSED_OVER, Grant, PreemptMode, PrefixMatch, Reason, Re
 
 from .blocks import NO_MATCH, BlockTables, KeyChain
 from .request import Request
+from .room import Room
 
 REFUSED: Mapping[Reason, Grant] = {reason: Grant(reason=reason) for reason in Reason}
 ONE_TOKEN = Grant(1)
@@ -265,6 +266,15 @@ class Step:
         return self._blocks.find(r.keys[: (len(r.tokens) - 1) // self._blocks.block_size])
 
     # -- giving way
+
+    def victims_for(self, request: RequestView, candidates: Iterable[RequestView]) -> Sequence[RequestView] | None:
+        self._check_open()
+        r = cast(Request, request)
+        waits, known = r.state is not RequestState.RUNNING, r.num_known
+        if r.granted_step == self.number or known >= r.max_known or r.num_computed_tokens >= known or (waits and (r.steps_in_flight or not r.queued)):
+            return None  # room is not what it lacks
+        room = Room(r, self._match(r) if waits else NO_MATCH, self._blocks, self._limits, self._seats, self._budget, len(self.residents), self.rows)
+        return room.fewest(cast(Iterable[Request], candidates))
 
     def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
         self._check_open()
