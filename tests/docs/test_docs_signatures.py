@@ -1,4 +1,7 @@
-"""Every signature that a page shows is the one of the contract: names of parameters, what is passed by name only, and defaults."""
+"""Every signature that a page shows is the one of the contract: names of parameters, what is passed by name only, and defaults.
+
+In the first column of a table it is written in full; in a sentence, what has a default may be left out.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,17 @@ def members(module: ModuleType) -> Iterator[tuple[str, object]]:
             yield thing.__name__, thing
 
 
-def calls(text: str) -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
-    for whole, name, inside in CALL.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
-        if (found := shown(inside)) is not None:
-            yield whole, name, found
+def calls(text: str) -> Iterator[tuple[str, str, list[tuple[str, str, str]], bool]]:
+    """(as written, its name, its shape, whether it stands in the first column of a table)."""
+    for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines():
+        for match in CALL.finditer(line):
+            whole, name, inside = match.groups()
+            if (found := shown(inside)) is not None:
+                yield whole, name, found, line.startswith("|") and "|" not in line[1 : match.start()]
+
+
+def fits(found: list[tuple[str, str, str]], wanted: list[tuple[str, str, str]], *, whole: bool) -> bool:
+    return found == wanted or (not whole and found == wanted[: len(found)] and all(default for _, _, default in wanted[len(found) :]))
 
 
 @pytest.mark.parametrize("slot", SLOTS, ids=ids)
@@ -65,9 +75,9 @@ def test_the_signatures_of_a_slots_page(slot: Slot) -> None:
     wanted = dict(members(module))
     text = (DOCS / "slots" / f"{slot.name}.md").read_text("utf-8")
     written: set[str] = set()
-    for whole, name, found in calls(text):
+    for said, name, found, whole in calls(text):
         if name in wanted:
-            assert found == shape(wanted[name]), f"`{whole}`: the contract has {name}{inspect.signature(wanted[name])}"  # type: ignore[arg-type]
+            assert fits(found, shape(wanted[name]), whole=whole), f"`{said}`: the contract has {name}{inspect.signature(wanted[name])}"  # type: ignore[arg-type]
             written.add(name)
     own = {name for name, member in vars(slot.protocol).items() if inspect.isfunction(member) and not name.startswith("_")}
     assert own <= written, "methods whose signature the page does not show"
@@ -76,15 +86,21 @@ def test_the_signatures_of_a_slots_page(slot: Slot) -> None:
 @pytest.mark.parametrize("path", [path for path in PAGES if path.parent.name != "slots"], ids=lambda path: path.name)
 def test_the_signatures_of_other_pages(path: Path) -> None:
     """`Class.method(...)` of the contract, and its functions, are written as the contract has them."""
-    for whole, name, found in calls(path.read_text("utf-8")):
-        owner = getattr(api, whole.split(".")[0], None) if "." in whole.partition("(")[0] else None
+    for said, name, found, whole in calls(path.read_text("utf-8")):
+        owner = getattr(api, said.split(".")[0], None) if "." in said.partition("(")[0] else None
         member = getattr(owner, name, None) if owner is not None else getattr(hookspecs, name, getattr(api, name, None))
         if inspect.isfunction(member):
-            assert found == shape(member), f"`{whole}`: the contract has {inspect.signature(member)}"
+            assert fits(found, shape(member), whole=whole), f"`{said}`: the contract has {inspect.signature(member)}"
 
 
 def test_a_wrong_signature_is_seen() -> None:
     assert shown("a, *, b=None") == [("a", "POSITIONAL_OR_KEYWORD", ""), ("b", "name", "None")]
     assert shown("[1, 2]") is None
-    assert list(calls("`take(count)` and ```\n`no(code)`\n```")) == [("take(count)", "take", [("count", "POSITIONAL_OR_KEYWORD", "")])]
+    assert list(calls("`take(count)` and ```\n`no(code)`\n```")) == [("take(count)", "take", [("count", "POSITIONAL_OR_KEYWORD", "")], False)]
+    assert [whole for *_, whole in calls("| `take(count)` | `find(query)` |")] == [True, False]
     assert shape(api.BlockAllocator.take) == shown("count") != shown("number")
+    schedule = shape(api.StepPlan.schedule)
+    assert fits(shown("request") or [], schedule, whole=False)
+    assert not fits(shown("request") or [], schedule, whole=True)
+    assert not fits(shown("") or [], schedule, whole=False)
+    assert not fits(shown("request, max_tokens=1") or [], schedule, whole=False)
