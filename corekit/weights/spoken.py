@@ -24,9 +24,11 @@ class SpokenBar(tqdm):  # type: ignore[misc]
         """Called by tqdm when there may be something to show."""
         from .progress import say
 
+        if msg is not None or not self.total or self.n <= self.initial:
+            return
         now = self._time()
         last = self.start_t + self.delay - EVERY_SECONDS if self._spoke is None else self._spoke
-        if msg is None and self.total and self.n > self.initial and now - last >= EVERY_SECONDS:
+        if now - last >= EVERY_SECONDS:
             self._spoke = now
             say(str(self))
 
