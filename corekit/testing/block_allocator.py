@@ -147,9 +147,8 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
 
     def test_the_engine_answers_the_same(self) -> None:
         """A whole engine on this stack, with a pool too small for its requests, answers each as if it were alone; its audit is clean."""
-        parts = [self.candidate(), *map(found, self.beneath)]
         alone = answers([found("free-list")], {}, num_blocks=64, together=False)
-        together = answers(parts, self.options, num_blocks=14, together=True)
+        together = answers(self.layers, self.options, num_blocks=14, together=True)
         assert together == alone, "the tokens of a request depend on the stack: some block had two owners, or was found with another content"
 
 

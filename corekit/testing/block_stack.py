@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from corekit.api import API_VERSION, BlockAllocator, BuildContext, Provider
@@ -43,10 +44,18 @@ class StackKit(Kit):
         context = BuildContext(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, bytes_per_block=1 << 16, journal=Journal(), max_num_seqs=8, max_model_len=256)
         return replace(context, inner=self._beneath(context))
 
+    @cached_property
+    def layers(self) -> Sequence[Candidate]:
+        """The whole stack, top to bottom. Looked for once: discovery reads every distribution that is installed."""
+        return (super().candidate(), *map(found, self.beneath))
+
+    def candidate(self) -> Candidate:
+        """The part itself, on top."""
+        return self.layers[0]
+
     def _beneath(self, context: BuildContext, *, cache: bool = False) -> BlockAllocator | None:
         inner: BlockAllocator | None = None
-        for part in ((CACHE, *self.beneath) if cache else self.beneath)[::-1]:
-            candidate = found(part)
+        for candidate in ((found(CACHE), *self.layers[1:]) if cache else self.layers[1:])[::-1]:
             inner = candidate.provider.build(replace(context, inner=inner), read_options(candidate, {}, lambda path: "the kit", {}))
         return inner
 
