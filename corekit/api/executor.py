@@ -99,7 +99,7 @@ class Worker(Protocol):
         ...
 
     def sample(self, masks: RowMasks | None) -> None:
-        """Draw for the step submitted last."""
+        """Draw for the step submitted last. The results of earlier steps may be collected between its `submit` and this."""
         ...
 
     def collect(self) -> StepResult:
@@ -128,7 +128,13 @@ class Executor(Protocol):
 
     def submit(self, step: StepInput) -> None: ...
 
-    def sample(self, masks: RowMasks | None) -> None: ...
+    def sample(self, masks: RowMasks | None) -> None:
+        """Draw for the step submitted last; called once for every step, before the next is submitted.
+
+        What earlier steps drew decides the masks of a constrained row, so the order submit(k), collect() of every earlier
+        step, sample(k) is allowed. Masks are read before it returns.
+        """
+        ...
 
     def collect(self) -> StepResult: ...
 

@@ -79,8 +79,9 @@ class RankWorker:
         step.seconds += time.perf_counter() - begun
 
     def collect(self) -> StepResult:
-        with torch.inference_mode():
-            self._settle()
+        if not self._steps or self._steps[0].result is None:  # else the newest step may still wait for its masks
+            with torch.inference_mode():
+                self._settle()
         result = self._steps.popleft().result
         assert result is not None
         return result

@@ -1,4 +1,4 @@
-"""The built-in executors: order, depth, no aliasing, plain values; and the same answers in flight as one by one."""
+"""What is special about the built-in executors, beside the laws of the kit; and the same answers in flight as one by one."""
 
 from __future__ import annotations
 
@@ -50,29 +50,6 @@ def in_flight(executor: Delayed, count: int) -> None:
     for number in range(count):
         executor.submit(replace(STEP, number=number))
         executor.sample(None)
-
-
-def test_both_pass_the_cold_questions_on() -> None:
-    for make in (InProcess, lambda worker: Delayed(worker, 2)):
-        worker = RecordingWorker()
-        executor = make(worker)
-        plan = KvPlan(num_blocks=1, num_host_blocks=0, block_size=4, kv_dtype="float32", layers=())
-        executor.allocate_kv(plan)
-        assert worker.calls == [plan]
-        assert (executor.free_memory(), executor.bytes_per_block("abc"), executor.max_draft_tokens) == (1000, 3, 3)
-        executor.check_health()
-        executor.shutdown()
-        executor.shutdown()
-
-
-def test_in_process_runs_at_once() -> None:
-    worker = RecordingWorker()
-    executor = InProcess(worker)
-    executor.submit(STEP)
-    executor.sample(RowMasks(words={0: b"\1\0\0\0"}))
-    assert worker.calls == [STEP, RowMasks(words={0: b"\1\0\0\0"})]
-    assert executor.collect() is RESULT
-    assert executor.max_in_flight == 1
 
 
 def test_delayed_runs_a_step_when_its_result_is_due() -> None:
@@ -159,3 +136,18 @@ def test_answers_are_the_same_with_steps_in_flight(depth: int) -> None:
                 answer.extend(row[0])
     for prompt, answer in zip(prompts, answers, strict=True):
         assert tuple(answer) == solo(prompt, max_tokens=16, params=params, seed=11, sampler=TorchSampler())
+
+
+def test_a_worker_gives_a_result_while_the_newest_step_waits_for_its_masks() -> None:
+    """An executor of several steps may pass its verbs on as they come: submit, collect the step before, sample."""
+    model = Fingerprint()
+    worker = RankWorker(model=model, attention=TorchAttention(model.spec.layers, device="cpu", poison=True), sampler=TorchSampler(), device="cpu", threads=0)
+    worker.allocate_kv(KvPlan(num_blocks=8, num_host_blocks=0, block_size=4, kv_dtype="float64", layers=model.spec.layers))
+    admission = Admission((3, 1, 4), 3, SamplingParams(temperature=0.0), 0, 0, ())
+    answer: list[int] = []
+    for number in range(5):
+        worker.submit(StepInput(number=number, rows=(RowInput(0, 0, 1, 1, 0, 4, (), None) if number else RowInput(0, 0, 3, 1, 0, 0, (1, 2, 3, 4), admission),)))
+        if number:
+            answer += worker.collect().tokens[0][0]
+        worker.sample(None)
+    assert tuple(answer) == solo((3, 1, 4), max_tokens=4)
