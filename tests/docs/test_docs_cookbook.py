@@ -1,0 +1,121 @@
+"""Every recipe of the cookbook does what it says, as it stands on the page, with a model without weights in the place of the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import runpy
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from page_files import DOCS, write
+
+from corekit import LLM, SamplingParams, assemble
+from corekit.compose.config import load
+
+STAND_IN = {
+    "MODEL__SOURCE": "none",
+    "MODEL__USE": "scripted",
+    "MODEL__OPTIONS__TEXTS": '["A boat sails far out."]',
+    "TOKENIZER__USE": "bytes",
+    "BLOCK_ALLOCATOR__NUM_BLOCKS": "64",
+}
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every file of the page; the configuration of what runs there says the stand-in instead of the demo model."""
+    for name, value in STAND_IN.items():
+        monkeypatch.setenv(f"COREKIT__{name}", value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return write("cookbook.md", tmp_path)
+
+
+def test_there_are_five_recipes_at_least_and_each_is_tested() -> None:
+    recipes = re.findall(r"^## (.*)$", (DOCS / "cookbook.md").read_text("utf-8"), re.MULTILINE)
+    assert len(recipes) >= 5
+    assert sorted(recipes) == sorted(RECIPES)
+
+
+def changes_who_runs_next(kitchen: Path) -> None:
+    prompts = ["a prompt that is long", "a short one", "tiny"]
+    ended = asyncio.run(runpy.run_path("shortest.py")["main"](prompts))
+    assert ended == [prompts[2], prompts[1], prompts[0]]
+
+
+def writes_a_line_for_every_request(kitchen: Path) -> None:
+    with LLM(config="journal.toml") as llm:
+        llm.generate(["a", "b"], SamplingParams(max_tokens=3))
+    deadline = time.monotonic() + 10
+    while len(lines := (kitchen / "requests.jsonl").read_text().splitlines()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [json.loads(line)["num_output_tokens"] for line in lines] == [3, 3]
+
+
+def serves_from_a_web_application(kitchen: Path) -> None:
+    from starlette.applications import Starlette
+
+    app: Starlette = runpy.run_path("app.py")["app"]
+
+    async def ask() -> None:
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            assert (await client.post("/answer", content="Water")).text == "A boat sails far out."
+            refused = await client.post("/answer", content="w" * 5000)
+            assert refused.status_code == 400
+            assert "error" in refused.json()
+
+    asyncio.run(ask())
+
+
+def has_two_engines(kitchen: Path) -> None:
+    assert runpy.run_path("two.py")["compare"]("x", "none", "none") == ["A boat sails far"] * 2
+
+
+def lets_urgent_requests_go_first(kitchen: Path) -> None:
+    """One seat: the urgent request takes it from the first, which goes on before the one that came after it."""
+    given = {"plugins.import": ["corekit_openai_http"], "frontend": [{"use": "openai-http", "options": {"port": 0}}], "max_num_seqs": 1}
+    scripted = {"model.options": {"step_seconds": 0.005, "texts": ["so many words to say"]}}
+    config = load(kitchen / "priority.toml", environ=os.environ, given={**given, **scripted})
+    assert config.scheduler_policy.use == "priority"
+    ended: list[int] = []
+
+    async def ask(client: httpx.AsyncClient, priority: int, max_tokens: int = 8) -> None:
+        body = {"model": "scripted", "prompt": "Fire! Call", "max_tokens": max_tokens, "priority": priority}
+        assert (await client.post("/v1/completions", json=body)).status_code == 200
+        ended.append(priority)
+
+    async def main() -> None:
+        with assemble(config) as assembly:
+            serving = asyncio.create_task(assembly.serve())
+            (frontend,) = assembly.frontends
+            while frontend.address is None:  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+            async with httpx.AsyncClient(base_url=frontend.address, timeout=60) as client:  # type: ignore[attr-defined]
+                first = asyncio.create_task(ask(client, 0, 20))
+                while assembly.client.stats().num_running == 0:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(ask(client, 1), ask(client, -1), first)
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    asyncio.run(main())
+    assert ended == [-1, 0, 1]
+
+
+RECIPES = {
+    "Change who runs next": changes_who_runs_next,
+    "Write a line of JSON for every request": writes_a_line_for_every_request,
+    "Serve from your own web application": serves_from_a_web_application,
+    "Two engines in one process": has_two_engines,
+    "Let urgent requests go first": lets_urgent_requests_go_first,
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe(recipe: str, kitchen: Path) -> None:
+    RECIPES[recipe](kitchen)
