@@ -1,7 +1,4 @@
-"""A frontend on a free port in a thread of its own, and a small engine client whose answers, speed and faults a test sets.
-
-Knows the contract only.
-"""
+"""A frontend on a free port in a thread of its own, over an engine client whose answers, speed and faults a test sets."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -18,157 +15,20 @@ import httpx
 from corekit_openai_http import HttpOptions
 from corekit_openai_http.frontend import OpenAiHttp
 
-from corekit.api import (
-    ChatPrompt,
-    CompletionOutput,
-    EngineClient,
-    EngineStats,
-    FinishReason,
-    Health,
-    InvalidRequest,
-    ModelFacts,
-    Prompt,
-    RequestOutput,
-    SamplingParams,
-    TokenLogprob,
-)
+from corekit.api import EngineClient, ModelFacts, Tokenizer
+from corekit.testing.fake_client import FakeClient, bytes_tokenizer
 
 MODEL = "tiny"
-
-
-class Utf8Decoder:
-    def __init__(self) -> None:
-        self._pending = b""
-
-    def push(self, token_id: int) -> str:
-        self._pending += bytes([token_id])
-        try:
-            text = self._pending.decode()
-        except UnicodeDecodeError:
-            return ""
-        self._pending = b""
-        return text
-
-    def finish(self) -> str:
-        return self._pending.decode("utf-8", "replace")
-
-
-class ByteTokenizer:
-    vocab_size = 256
-    eos_token_ids = (0,)
-    has_chat_template = True
-
-    def encode(self, text: str, *, add_special: bool = True) -> Sequence[int]:
-        return list(text.encode())
-
-    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None, **options: Any) -> ChatPrompt:
-        text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
-        return ChatPrompt(text=text, token_ids=tuple(text.encode()))
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id])
-
-    def start_decoding(self, prompt_tail: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Utf8Decoder:
-        return Utf8Decoder()
+TOKENIZER = bytes_tokenizer()
+MODEL_FACTS = ModelFacts(name=MODEL, aliases=("other/alias",), source="none", max_model_len=512, vocab_size=256, supports_logprobs=True, created=1)
 
 
 @dataclass
-class PlainClient:
-    """Answers every prompt with `reply`, sample i with `reply` and its number. `alive` holds the requests it works on."""
+class PlainClient(FakeClient):
+    """With the names that the tests of HTTP use."""
 
-    reply: str = "hello"
-    step_seconds: float = 0.0
-    fail_at: int | None = None
-    error: Exception | None = None
-    dead: str = ""
-    logprob: float = -0.5
-    reason: FinishReason = "stop"
-    """Of an answer that `max_tokens` did not end."""
-    alive: set[str] = field(default_factory=set)
-    seen: list[tuple[str, Prompt, SamplingParams]] = field(default_factory=list)
-    priorities: list[int] = field(default_factory=list)
-    num_aborted: int = 0
-    tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
-    model: ModelFacts = field(
-        default_factory=lambda: ModelFacts(
-            name=MODEL, aliases=("other/alias",), source="none", max_model_len=512, vocab_size=256, supports_logprobs=True, created=1
-        )
-    )
-
-    async def generate(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, tenant: str = "", deadline: float | None = None
-    ) -> AsyncGenerator[RequestOutput, None]:
-        assert request_id is not None
-        assert request_id not in self.alive, "ids must differ"
-        if self.fail_at == 0 and self.error is not None:
-            raise self.error
-        ids = prompt.token_ids
-        if ids is None:
-            ids = tuple(prompt.text.encode()) if prompt.text is not None else self.tokenizer.apply_chat_template(prompt.messages or ()).token_ids
-        if any(not 0 <= token_id < 256 for token_id in ids):
-            raise InvalidRequest(f"prompt holds an id outside the vocabulary of 256: {max(ids)}", field="prompt")
-        self.seen.append((request_id, prompt, params))
-        self.priorities.append(priority)
-        self.alive.add(request_id)
-        done = False
-        try:
-            async for output in self._news(request_id, len(ids), params):
-                yield output
-            done = True
-        finally:
-            self.alive.discard(request_id)
-            self.num_aborted += not done
-
-    async def _news(self, request_id: str, num_prompt_tokens: int, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
-        replies = [(self.reply + (str(sample) if params.n > 1 else "")).encode() for sample in range(params.n)]
-        limit = params.max_tokens or 64
-        decoders = [self.tokenizer.start_decoding() for _ in replies]
-        for at in range(max(map(len, replies)) + 1):
-            await asyncio.sleep(self.step_seconds)
-            if self.fail_at is not None and at == self.fail_at and self.error is not None:
-                raise self.error
-            outputs = []
-            for sample, reply in enumerate(replies):
-                if at >= min(len(reply), limit):
-                    continue
-                last = at + 1 == min(len(reply), limit)
-                text = decoders[sample].push(reply[at]) + (decoders[sample].finish() if last else "")
-                top = tuple((token_id, self.logprob - rank) for rank, token_id in enumerate((reply[at], 65, 66, 67, 68, 69)[: params.logprobs or 0]))
-                outputs.append(
-                    CompletionOutput(
-                        index=sample,
-                        text=text,
-                        token_ids=(reply[at],),
-                        logprobs=None if params.logprobs is None else (TokenLogprob(reply[at], self.logprob, top),),
-                        finish_reason=("length" if len(reply) > limit else self.reason) if last else None,
-                    )
-                )
-            if outputs:
-                finished = at + 1 >= min(max(map(len, replies)), limit)
-                yield RequestOutput(
-                    request_id=request_id, prompt=None, num_prompt_tokens=num_prompt_tokens, num_cached_tokens=1, outputs=tuple(outputs), finished=finished
-                )
-
-    def abort(self, request_id: str) -> bool:
-        return False
-
-    def stats(self) -> EngineStats:
-        return EngineStats(
-            num_running=len(self.alive),
-            num_waiting=0,
-            num_blocks=8,
-            num_free_blocks=6,
-            block_size=16,
-            num_prompt_tokens=11,
-            num_output_tokens=22,
-            num_cached_tokens=0,
-            num_preemptions=3,
-            num_finished={"stop": 4, "length": 5},
-            num_steps=9,
-        )
-
-    def health(self) -> Health:
-        return Health(state="dead", reason=self.dead) if self.dead else Health(state="ready")
+    tokenizer: Tokenizer = TOKENIZER
+    model: ModelFacts = MODEL_FACTS
 
 
 class Live:

@@ -23,8 +23,8 @@ OK: Mapping[str, Any] = {"model": MODEL, "prompt": "hi"}
 class Failing(PlainClient):
     """A new error for each request: one that is kept would itself keep what it came through."""
 
-    async def _news(self, request_id: str, num_prompt_tokens: int, params: Any) -> Any:
-        async for output in super()._news(request_id, num_prompt_tokens, params):
+    async def _news(self, *given: Any) -> Any:
+        async for output in super()._news(*given):
             if self.fail_at is not None and self.fail_at <= 0:
                 raise Overloaded("too much")
             self.fail_at = None if self.fail_at is None else self.fail_at - 1

@@ -106,7 +106,7 @@ def test_usage_only_when_asked_for(live: Live, path: str) -> None:
     chunks = stream(live, path, stream_options={"include_usage": True}, **fields)
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
     assert chunks[-1]["choices"] == []
-    num_prompt = len("<user>hi") if path == CHAT else 2 + 3
+    num_prompt = len("user: hi\nassistant:") if path == CHAT else 2 + 3
     num_choices = 3 if path == CHAT else 6
     usage = {
         "prompt_tokens": num_prompt,
