@@ -60,19 +60,25 @@ class Planner:
     def on_progress(self, r: Request, start: int, num_tokens: int, num_new: int) -> None:
         """A row that computed num_tokens positions from start on, and brought num_new tokens."""
         if self._accounting is not None:
-            self._tell("on_progress", r, max(0, min(start + num_tokens, r.num_prompt_tokens) - start), num_new)
+            prompt_tokens = 0 if start >= r.num_prompt_tokens else min(num_tokens, r.num_prompt_tokens - start)
+            try:  # written out because a thousand of them are a step
+                self._accounting.on_progress(r, prompt_tokens, num_new)
+            except Exception as error:
+                self._report_raised("on_progress", error)
 
     def on_leave(self, r: Request) -> None:
         self._num_idle_plans = 0
         self._tell("on_leave", r)
 
-    def _tell(self, event: str, r: Request, *counts: int) -> None:
-        if self._accounting is None:
-            return
-        try:
-            getattr(self._accounting, event)(r, *counts)
-        except Exception as error:
-            self.report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event} at {_place(error)}")
+    def _tell(self, event: str, r: Request) -> None:
+        if self._accounting is not None:
+            try:
+                getattr(self._accounting, event)(r)
+            except Exception as error:
+                self._report_raised(event, error)
+
+    def _report_raised(self, event: str, error: Exception) -> None:
+        self.report(f"scheduler policy {type(self.policy).__name__} raised {error!r} in {event} at {_place(error)}")
 
     def report(self, message: str, *, kind: str = "") -> None:
         """Once for each kind (or message), and not without end: a fault that repeats every step must not fill the log."""
