@@ -63,10 +63,12 @@ class FrontendKit(Kit):
         threads = set(threading.enumerate())
 
         async def law() -> None:
-            client = FakeClient(reply=self.reply, endless=True, step_seconds=_TURNS)
+            client = FakeClient(reply=self.reply)
             tasks = asyncio.all_tasks()
             asking = None
             async with self._serving(client) as (frontend, serving):
+                await self._settle(frontend, serving)
+                client.endless, client.step_seconds = True, _TURNS
                 if self._can_ask:
                     asking = asyncio.create_task(self._ask(frontend, serving, "in flight"))
                     await self._until(lambda: bool(client.alive), "a request never reached the engine")

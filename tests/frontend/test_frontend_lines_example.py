@@ -1,35 +1,55 @@
-"""The example of docs/slots/frontend.md, as it stands there: serves, survives bad peers, aborts for those that leave, ends when cancelled."""
+"""The example of docs/slots/frontend.md and its kit, as they stand there; and what bad peers do to it."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import socket
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli
-from http_live import PlainClient
+from kit_mutants import breaks, laws
 
-from corekit.api import EngineDead
+from corekit.testing.fake_client import FakeClient
 
 PAGE = (Path(__file__).parents[2] / "docs/slots/frontend.md").read_text("utf-8")
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    return str(found)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def build(module: Any, port: int) -> Any:
-    """The frontend, by way of its provider."""
-    (provider,) = module.corekit_register_frontends()
-    (chosen,) = tomli.loads(block("toml"))["frontend"]
-    assert chosen["use"] == provider.name
-    assert provider.options().port == 8001
-    return provider.build(None, provider.options(port=port))
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The page's module and its test file, importable."""
+    for name, text in zip(("lines", "test_lines"), blocks("python"), strict=True):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (toml,) = blocks("toml")
+    tables = tomli.loads(toml)
+    assert tables["plugins"]["import"] == ["lines"]
+    module = import_module("lines")
+    assert [table["use"] for table in tables["frontend"]] == [provider.name for provider in module.corekit_register_frontends()]
+    assert module.LinesOptions().port == 8001
+    return module
+
+
+def test_the_example_passes_its_kit(example: Any, port: int) -> None:
+    page = import_module("test_lines").TestLines
+    kit = type("TestLines", (page,), {"options": {"port": port}})()
+    assert not [f"{law}: {message}" for law in laws(kit) if (message := breaks(kit, law))]
 
 
 async def lines(port: int, *sent: bytes) -> list[bytes]:
@@ -42,53 +62,21 @@ async def lines(port: int, *sent: bytes) -> list[bytes]:
     return answers
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_bad_peers(example: Any, port: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def converse() -> None:
+        client = FakeClient()
+        serving = asyncio.create_task(example.Lines(example.LinesOptions(port=port)).serve(client))
+        while not serving.done() and await asyncio.to_thread(socket.socket().connect_ex, ("127.0.0.1", port)):
+            await asyncio.sleep(0.01)
+        assert await lines(port, b"hi\r\n", b"\xff?\n") == [b"hello\n", b"hello\n"]
+        assert [prompt.text for _, prompt, _ in client.seen] == ["hi", "\ufffd?"]
+        assert all(params.temperature == 0 for _, _, params in client.seen)
+        assert await lines(port, b"x" * 100_000) == [b""]
+        idle = await asyncio.open_connection("127.0.0.1", port)
+        serving.cancel()
+        await asyncio.wait({serving}, timeout=5)
+        assert serving.cancelled(), "an idle connection does not hold it up"
+        idle[1].close()
 
-
-async def converse(client: PlainClient, frontend: Any, port: int) -> None:
-    serving = asyncio.create_task(frontend.serve(client))
-    for _ in range(500):
-        await asyncio.sleep(0.01)
-        if serving.done() or not await asyncio.to_thread(socket.socket().connect_ex, ("127.0.0.1", port)):
-            break
-    assert not serving.done()
-    assert await lines(port, b"hi\r\n", b"\xff?\n") == [b"hello\n", b"hello\n"]
-    assert [prompt.text for _, prompt, _ in client.seen] == ["hi", "\ufffd?"]
-    assert all(params.temperature == 0 for _, _, params in client.seen)
-    assert await lines(port, b"x" * 100_000) == [b""]
-    client.error, client.fail_at = EngineDead("gone"), 0
-    assert await lines(port, b"hi\n") == [b"error: gone\n"]
-    client.fail_at, client.reply, client.step_seconds = None, "x" * 60, 0.01
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"hi\n")
-    await reader.readexactly(3)
-    assert client.alive
-    writer.transport.abort()
-    for _ in range(40):
-        await asyncio.sleep(0.01)
-        if not client.alive:
-            break
-    assert not client.alive, "a closed connection aborts its request"
-    assert client.num_aborted == 1
-    idle = await asyncio.open_connection("127.0.0.1", port)
-    await asyncio.sleep(0.05)
-    serving.cancel()
-    await asyncio.wait({serving}, timeout=5)
-    assert serving.cancelled(), "an idle connection does not hold it up"
-    idle[1].close()
-
-
-def test_the_example_serves(port: int, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (module,) = tomli.loads(block("toml"))["plugins"]["import"]
-    (tmp_path / f"{module}.py").write_text(block("python"))
-    monkeypatch.syspath_prepend(tmp_path)
-    client = PlainClient()
-    generate = client.generate
-    count = iter(range(100))
-    client.generate = lambda prompt, params: generate(prompt, params, request_id=str(next(count)))  # type: ignore[assignment, method-assign]
-    asyncio.run(converse(client, build(import_module(module), port), port))
+    asyncio.run(converse())
     assert not caplog.records
