@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -229,60 +227,3 @@ def test_python_examples_compile_and_import_what_is_there(path: Path) -> None:
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and not node.level and str(node.module).split(".")[0] == "corekit":
                 assert all(hasattr(import_module(str(node.module)), alias.name) for alias in node.names)
-
-
-# The plugin of docs/writing-plugins.md, as a real distribution
-
-
-@pytest.fixture(scope="module")
-def lifo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as pip would leave it: the page's package, and metadata made of the page's pyproject. Beside it the README's module."""
-    folder = tmp_path_factory.mktemp("site")
-    text = page("docs/writing-plugins.md")
-    files = dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
-    assert set(files) == {"pyproject.toml", "corekit_lifo/__init__.py", "corekit_lifo/policy.py"}
-    project = tomli.loads(files.pop("pyproject.toml"))["project"]
-    metadata = folder / f"corekit_lifo-{project['version']}.dist-info"
-    for path, content in files.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(content)
-    (readme,) = [block for block in blocks(page("README.md"), "python") if "hookimpl" in block]
-    (folder / "newest.py").write_text(readme)
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    entries = "\n".join(f"{key} = {value}" for key, value in project["entry-points"]["corekit"].items())
-    (metadata / "entry_points.txt").write_text(f"[corekit]\n{entries}\n")
-    return folder
-
-
-def python(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-
-
-ENGINE = """
-from corekit import LLM, SamplingParams
-from corekit.compose.errors import ConfigError
-options = dict(model=dict(source="none", use="fingerprint"), tokenizer="bytes", max_model_len=64, num_blocks=16, max_num_seqs=2)
-params = SamplingParams(max_tokens=8)
-prompts = ["first", "second", "third", "fourth"]
-with LLM(**options) as plain:
-    expected = [output.outputs[0].token_ids for output in plain.generate(prompts, params)]
-with LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=5.0))) as llm:
-    (part,) = [part for part in llm.assembly.parts if part.slot == "scheduler_policy"]
-    assert (part.distribution, part.version, part.name) == ("corekit-lifo", "0.1.0", "lifo"), part
-    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
-with LLM(**options, scheduler_policy="newest", plugins={"import": ["newest"]}) as llm:
-    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
-try:
-    LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=-1.0)))
-except ConfigError as error:
-    assert "patience must be a number of seconds from 0 to 3600, got -1.0" in str(error), error
-else:
-    raise AssertionError("an option out of bounds was taken")
-"""
-
-
-def test_the_plugins_of_the_guide_and_the_readme_run(lifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = python(ENGINE, lifo, monkeypatch)
-    assert done.returncode == 0, done.stderr

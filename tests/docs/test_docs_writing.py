@@ -1,0 +1,117 @@
+"""The plugins of the guides run: as distributions, as modules on the path, under their kits; and its tables are complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli
+from page_files import DOCS, files, write
+
+from corekit import LLM, SamplingParams
+from corekit.api import BuildContext, Provider, RequestOutput
+
+PAGE = (DOCS / "writing-plugins.md").read_text("utf-8")
+README = (DOCS.parent / "README.md").read_text("utf-8")
+SOURCES = "\n".join(path.read_text("utf-8") for path in (DOCS.parent / "corekit").rglob("*.py"))
+SMALL = {"source": "none", "model": {"use": "fingerprint"}, "tokenizer": "bytes", "max_model_len": 64, "num_blocks": 16, "max_num_seqs": 2}
+PROMPTS = ["first", "second", "third", "fourth"]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with every file of the page, on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield write("writing-plugins.md", tmp_path)
+    for name in set(sys.modules) - before:
+        if name.startswith("corekit_"):
+            del sys.modules[name]
+
+
+def answers(**options: object) -> list[tuple[int, ...]]:
+    with LLM(**{**SMALL, **options}) as llm:  # type: ignore[arg-type]
+        outputs: list[RequestOutput] = llm.generate(PROMPTS, SamplingParams(max_tokens=8))
+        return [output.outputs[0].token_ids for output in outputs]
+
+
+def column(title: str) -> list[str]:
+    """The names in the first column of the table that is headed by `title`."""
+    (table,) = re.findall(rf"^\| {re.escape(title)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [row.split("|")[1].strip() for row in table.splitlines()]
+
+
+@pytest.mark.parametrize("declared", [Provider, BuildContext])
+def test_every_field_is_in_the_table_in_order(declared: type) -> None:
+    assert column(f"Field of `{declared.__name__}`") == [f"`{field.name}`" for field in dataclasses.fields(declared)]
+
+
+def test_the_messages_are_those_of_the_code() -> None:
+    quoted = [message for cell in column("What you see") for message in re.findall(r"`([^`]+)`", cell)]
+    assert len(quoted) > 10
+    assert [message for message in quoted if message not in SOURCES] == []
+
+
+@pytest.mark.parametrize("name", ["logged", "counted"])
+def test_what_wraps_another_changes_no_answer(name: str, desk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = answers()
+    caplog.set_level("DEBUG", f"corekit_{name}")
+    assert answers(config=f"{name}.toml") == expected
+    assert (name == "logged") == any("step of 2 rows" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("name", ["logged", "counted"])
+def test_what_wraps_another_keeps_every_law_of_its_kit(name: str, desk: Path) -> None:
+    (kit,) = (found for key, found in runpy.run_path(f"test_{name}.py").items() if key.startswith("Test"))
+    laws = [law for law in dir(kit) if law.startswith("test_")]
+    assert len(laws) > 5
+    for law in laws:
+        getattr(kit(), law)()
+
+
+# corekit-lifo as a real distribution, and the README's module beside it
+
+ENGINE = """
+from corekit import LLM, SamplingParams
+from corekit.compose.errors import ConfigError
+options = dict(model=dict(source="none", use="fingerprint"), tokenizer="bytes", max_model_len=64, num_blocks=16, max_num_seqs=2)
+params = SamplingParams(max_tokens=8)
+prompts = ["first", "second", "third", "fourth"]
+with LLM(**options) as plain:
+    expected = [output.outputs[0].token_ids for output in plain.generate(prompts, params)]
+with LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=5.0))) as llm:
+    (part,) = [part for part in llm.assembly.parts if part.slot == "scheduler_policy"]
+    assert (part.distribution, part.version, part.name) == ("corekit-lifo", "0.1.0", "lifo"), part
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
+with LLM(**options, scheduler_policy="newest", plugins={"import": ["newest"]}) as llm:
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
+try:
+    LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=-1.0)))
+except ConfigError as error:
+    assert "patience must be a number of seconds from 0 to 3600, got -1.0" in str(error), error
+else:
+    raise AssertionError("an option out of bounds was taken")
+"""
+
+
+def test_the_plugins_of_the_guide_and_the_readme_run(desk: Path) -> None:
+    """The folder is as pip would leave it: the page's package, and metadata made of the page's pyproject."""
+    project = tomli.loads(files("writing-plugins.md")["pyproject.toml"])["project"]
+    metadata = desk / f"corekit_lifo-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    entries = "\n".join(f"{key} = {value}" for key, value in project["entry-points"]["corekit"].items())
+    (metadata / "entry_points.txt").write_text(f"[corekit]\n{entries}\n")
+    (newest,) = [block for block in re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE) if "hookimpl" in block]
+    (desk / "newest.py").write_text(newest)
+    paths = os.pathsep.join([str(desk), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run([sys.executable, "-c", ENGINE], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": paths})
+    assert done.returncode == 0, done.stderr
