@@ -3,7 +3,7 @@
     python docs/generate.py
 
 `table NAME`: a table of the configuration, with its parts and their options, as `corekit config schema` has them of corekit's own parts.
-`file PATH`: a file of this repository, as a code block. `laws KIT`: the laws of a kit of `corekit.testing`.
+`file PATH`: a file of this repository, as a code block. `laws KIT`: the laws of a kit of `corekit.testing`. `kits all`: all kits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from corekit import testing
+from corekit.api import SLOTS
 from corekit.compose.catalog import Catalog, build_catalog
 from corekit.compose.discovery import discover
 from corekit.compose.schema import FULL_NAME, VARIABLE, schema
@@ -31,7 +32,7 @@ LANGUAGES: Mapping[str, str] = {".py": "python", ".toml": "toml"}
 
 def generated(page: str) -> str:
     """The page with its marked parts written anew."""
-    kinds = {"table": config_table, "file": file_block, "laws": laws}
+    kinds = {"table": config_table, "file": file_block, "laws": laws, "kits": kits}
     return MARKED.sub(lambda found: f"{found[1]}\n{''.join(kinds[found[2]](found[3]))}\n{found[4]}", page)
 
 
@@ -58,6 +59,20 @@ def _place(kit: type, name: str) -> tuple[int, int]:
     """Where a law stands in the source: the kit's own before those of the classes that it is made of."""
     owner = next(index for index, cls in enumerate(kit.__mro__) if name in vars(cls))
     return owner, inspect.unwrap(getattr(kit, name)).__code__.co_firstlineno
+
+
+def kits(_: str) -> Iterator[str]:
+    """Each slot's kit, and what its subclasses may declare besides the provider and its options."""
+    yield "| Slot | Kit | Laws | May be declared |\n|---|---|---|---|\n"
+    for slot in SLOTS:
+        name = slot.protocol.__name__ + "Kit"
+        if name not in testing.__all__:
+            continue
+        kit = getattr(testing, name)
+        num_laws = sum(law.startswith("test_") for law in dir(kit))
+        declared = {key: None for cls in kit.__mro__ for key, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" in str(hint)}
+        shown = ", ".join(f"`{key}`" for key in declared if key not in vars(testing.Kit).get("__annotations__", {}) and not key.startswith("_"))
+        yield f"| [{slot.name}](slots/{slot.name}.md) | `{name}` | {num_laws} | {shown or '-'} |\n"
 
 
 # Configuration

@@ -1,0 +1,59 @@
+"""The guide to testing: its test files pass, its broken part fails as it says, its fakes are there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from page_files import DOCS, write
+
+from corekit.testing import BlockAllocatorKit
+
+PAGE = (DOCS / "testing-plugins.md").read_text("utf-8")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The plugin of the other guide, and the files of this one in the place of its test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write("writing-plugins.md", tmp_path)
+    yield write("testing-plugins.md", tmp_path)
+    for name in ("corekit_counted", "test_counted", "test_counted_engine"):
+        sys.modules.pop(name, None)
+
+
+def test_the_test_files_pass(desk: Path) -> None:
+    module = import_module("test_counted")
+    module.TestCounted().test_what_goes_out_and_comes_back_is_counted()
+    module.test_the_law_sees_a_count_that_is_wrong()
+    import_module("test_counted_engine").test_no_answer_depends_on_the_layer()
+
+
+def test_a_broken_part_fails_as_the_page_says(desk: Path) -> None:
+    """The class on the page, the law's docstring and its message."""
+    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "class Greedy" in block]
+    (said,) = re.findall(r"^```\n(test_.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    law, docstring, message = said.splitlines()
+    names: dict[str, object] = {}
+    exec(compile(code, "testing-plugins.md", "exec"), names)
+    greedy = names["Greedy"]
+    counted = import_module("corekit_counted").COUNTED
+    kit = type("OnGreedy", (BlockAllocatorKit,), {"provider": replace(counted, build=lambda context, options: greedy(context.inner))})  # type: ignore[operator]
+    assert getattr(kit, law).__doc__ == docstring
+    with pytest.raises(AssertionError) as caught:
+        getattr(kit(), law)()
+    assert f"AssertionError: {caught.value}".splitlines()[0] == message
+
+
+def test_the_fakes_are_there() -> None:
+    fakes = re.findall(r"^\| `(corekit\.testing\.[\w.]+)`", PAGE, re.MULTILINE)
+    assert len(fakes) > 5
+    for fake in fakes:
+        module, _, name = fake.rpartition(".")
+        assert hasattr(import_module(module), name), fake
