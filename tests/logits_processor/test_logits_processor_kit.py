@@ -1,0 +1,64 @@
+"""The kit of logits processors on right ones and on broken ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from kit_mutants import breaks, subject
+from logits_processor_mutants import EOS, MUTANTS, Right, Row, provider_of
+
+from corekit.api import NewSample, Provider, RowProcessor, SamplingParams
+from corekit.testing import LogitsProcessorKit
+
+DIGITS = frozenset(b"0123456789")
+
+
+class Number(Row):
+    """A number of at most four digits, then the end; an id that cannot come is a fault, as in a grammar."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        super().__init__(())
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        for id in token_ids:
+            if id in self.banned():
+                raise ValueError(f"{id} cannot follow {self.ids}")
+            super().accept((id,))
+
+    def banned(self) -> set[int]:
+        allowed = {EOS} if len(self.ids) >= 4 else DIGITS if not self.ids else {EOS, *DIGITS}
+        return set(range(EOS + 1)) - allowed
+
+
+class Numbers:
+    """Answers of requests that want one token less than ten are numbers."""
+
+    def start(self, sample: NewSample) -> RowProcessor | None:
+        return Number(()) if sample.params.max_tokens == 9 else None
+
+
+class TestRight(LogitsProcessorKit):
+    provider = provider_of(Right)
+
+
+class TestNumbers(LogitsProcessorKit):
+    """Has to be asked for, ends by itself, and takes no id that it has forbidden."""
+
+    provider = Provider(name="numbers", api=1, summary="answers that are numbers, for a test", build=lambda context, options: Numbers())
+
+    def samples(self) -> Sequence[NewSample]:
+        return [NewSample(request_id=f"n{at}", sample=0, token_ids=(65,), params=SamplingParams(max_tokens=9 + at % 2)) for at in range(4)]
+
+    def walk(self, allowed: Sequence[int], draw: Random) -> int:
+        return draw.choice(allowed)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_processor_breaks_its_law(mutant: type[Right]) -> None:
+    assert breaks(subject(LogitsProcessorKit, provider_of(mutant)), MUTANTS[mutant])
+
+
+def test_every_mutant_has_a_law_of_its_own() -> None:
+    assert len(set(MUTANTS.values())) == len(MUTANTS) >= 4
