@@ -8,13 +8,14 @@ from importlib import import_module
 import click
 
 from corekit import __version__
-from corekit.compose.process import own_process
+from corekit.compose.process import own_process, wants_color
 
 from .group import Group
 
 _VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("corekit.cli.serve:serve", "Serve a model over HTTP."),
     "run": ("corekit.cli.run:run", "Answer one prompt and end."),
+    "chat": ("corekit.cli.chat:chat", "Talk with a chat model."),
     "check": ("corekit.cli.check:check", "Compose everything except weights; say what fills each slot."),
     "config": ("corekit.cli.config:config", "Show the configuration, where each value comes from, and what it may say."),
     "plugins": ("corekit.cli.plugins:plugins", "List every provider that is installed."),
@@ -48,9 +49,12 @@ class Verbs(Group):
     "ends with 0, the others with 130 (SIGINT) or 143 (SIGTERM); a second signal ends any of them with those at once.",
 )
 @click.version_option(__version__, prog_name="corekit", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """corekit: an LLM serving engine that you assemble.
 
     `corekit serve` with no argument serves a small demo model with an OpenAI-compatible API on 127.0.0.1:8000.
     """
     own_process()
+    if not wants_color():
+        ctx.color = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .log import LEVELS
+from .log import FORMAT, FORMATS, LEVELS, tell
 
 if TYPE_CHECKING:
     from corekit.compose.config import Config
@@ -25,9 +25,23 @@ def overrides(function: F) -> F:
 
 
 def talk(function: F) -> F:
-    """--log-level and --debug."""
+    """--log-level, --log-format and --debug."""
     function = click.option("--debug", is_flag=True, envvar="COREKIT_DEBUG", help="Show tracebacks (also: COREKIT_DEBUG=1).")(function)
+    function = click.option(
+        "--log-format",
+        type=click.Choice(FORMATS),
+        default="auto",
+        envvar="COREKIT_LOG_FORMAT",
+        expose_value=False,
+        callback=_keep_format,
+        show_default=True,
+        help="Log lines for people, or one JSON object a line; auto: JSON where `serve` has no terminal (also: COREKIT_LOG_FORMAT).",
+    )(function)
     return click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least severe log line to show.")(function)
+
+
+def _keep_format(ctx: click.Context, option: click.Parameter, value: str) -> None:
+    ctx.meta[FORMAT] = value
 
 
 def read(target: str | None, overrides: tuple[str, ...], options: Mapping[str, Any] | None = None, *, file: str | None = None) -> Config:
@@ -44,4 +58,4 @@ def read(target: str | None, overrides: tuple[str, ...], options: Mapping[str, A
 def say_loading(config: Config, log_level: str) -> None:
     """One line at once: libraries and weights take seconds. Who wants to see warnings alone does not see it."""
     if log_level in ("debug", "info"):
-        click.echo(f"loading {config.model.use if config.model.source == 'none' else config.model.source} ...", err=True)
+        tell(f"loading {config.model.use if config.model.source == 'none' else config.model.source} ...")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -14,12 +14,14 @@ from corekit.bench.errors import BenchUsage
 from corekit.compose.errors import BindError, ConfigError, ModelError
 from corekit.weights.errors import SourceError
 
+from .log import tell
+
 FAILED, USAGE, CONFIG, LOAD, ADDRESS = 1, 2, 3, 4, 5
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """End the command with a message on stderr."""
-    click.echo(f"corekit: {message}", err=True)
+def fail(message: str, code: int, error: Exception | None = None) -> NoReturn:
+    """End the command with a message on stderr. error: whose traceback to show."""
+    tell(f"corekit: {message}", level=logging.ERROR, error=error)
     raise click.exceptions.Exit(code)
 
 
@@ -31,9 +33,7 @@ def failing(code: int, *, debug: bool) -> Iterator[None]:
     except (click.exceptions.Exit, click.ClickException, BrokenPipeError):
         raise
     except Exception as error:
-        if debug:
-            traceback.print_exc()
-        fail(_message(error), _code(error, code))
+        fail(_message(error), _code(error, code), error if debug else None)
 
 
 def _code(error: Exception, code: int) -> int:

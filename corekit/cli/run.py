@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
 
 from .common import overrides, say_loading, talk
 from .common import read as read_config
-from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
+from .failing import CONFIG, FAILED, USAGE, fail, failing
+from .loading import loaded
 from .log import set_up
 from .signals import Stopped, run_until_signal, stopping
 
@@ -64,22 +64,13 @@ def run(
                 config = read_config(source, overrides, file=file)
             say_loading(config, log_level)
             from corekit.api import Prompt, SamplingParams
-            from corekit.compose.assemble import finish
-            from corekit.compose.composition import compose
 
             roles = [("system", system), ("user", text)] if system is not None else [("user", text)]
             messages = tuple({"role": role, "content": content} for role, content in roles)
             with failing(USAGE, debug=debug):
                 asked = Prompt(text=text) if raw else Prompt(messages=messages, template={"add_generation_prompt": True})
                 params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-            with failing(CONFIG, debug=debug):
-                composition = compose(config, given={"frontend": ()}, clock=time.monotonic)
-            if not raw and not composition.tokenizer.has_chat_template:
-                fail(f"{composition.source.name} has no chat template: it is not a chat model. --raw continues the text as it is.", USAGE)
-            if max_tokens >= (longest := composition.context.max_model_len):
-                fail(f"--max-tokens {max_tokens}: prompt and answer together have at most {longest} tokens here. Ask for at most {longest - 1}.", FAILED)
-            with failing(LOAD, debug=debug):
-                assembly = finish(composition)
+            assembly = loaded(config, max_tokens=max_tokens, chats=not raw, advice="--raw continues the text as it is.", debug=debug)
             with failing(FAILED, debug=debug), assembly:
                 run_until_signal(_answer(assembly, asked, params))
     except Stopped as stopped:

@@ -14,7 +14,7 @@ from corekit.compose.errors import BindError
 
 from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, LOAD, failing
-from .log import set_up
+from .log import adopt, set_up
 from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ def serve(
 
             with failing(CONFIG, debug=debug):
                 composition = compose(config, clock=time.monotonic)
+            adopt()
             with failing(LOAD, debug=debug):
                 assembly = finish(composition, bind=True)
+            adopt()
             try:
                 with failing(FAILED, debug=debug):
                     run_until_signal(_serve(assembly), lambda: _stopping(assembly))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-import click
+from .log import tell
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,6 +36,16 @@ def stopping() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """SIGINT raises Python's own KeyboardInterrupt, which an event loop turns into the end of its task: for what goes on after it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_until_signal(work: Coroutine[Any, Any, None], said: Callable[[], str] = lambda: "stopping") -> None:
@@ -64,7 +74,7 @@ async def _until_signal(work: Coroutine[Any, Any, None], said: Callable[[], str]
             loop.add_signal_handler(ending, os._exit, 128 + ending)
         working.cancel()
         with suppress(OSError):  # whoever read stderr may have ended with the same signal
-            click.echo(said(), err=True)
+            tell(said())
 
     for number in ENDING:
         loop.add_signal_handler(number, stop, number)

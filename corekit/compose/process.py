@@ -12,3 +12,8 @@ def own_process() -> None:
     """Keep libraries from loading what is merely installed, unless the user set the variable. Call it before they are imported."""
     for name, value in ALONE:
         os.environ.setdefault(name, value)
+
+
+def wants_color() -> bool:
+    """Whether a terminal may be written to in colour: https://no-color.org, and terminals that know none."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -364,3 +364,13 @@ def test_a_signal_while_a_verb_loads_is_not_taken_for_a_broken_plugin(tmp_path: 
         process.process.send_signal(signal.SIGTERM)
         assert process.end() == 143
         assert process.text == "importing\n"
+
+
+def test_where_json_is_asked_for_nothing_else_is_on_stderr(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("serve", write(tmp_path), "--host", "no such host", "--log-format", "json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.exit_code, [line["level"] for line in lines]) == (5, ["info", "error"])
+    assert lines[0]["event"] == "loading scripted ..."
+    assert lines[1]["event"].startswith("corekit: openai-http cannot listen on no such host")
+    lines = [json.loads(line) for line in invoke("serve", write(tmp_path), "--host", "no such host", "--debug", COREKIT_LOG_FORMAT="json").stderr.splitlines()]
+    assert "Traceback" in lines[1]["exception"]
