@@ -13,7 +13,7 @@ from .block_cost import cost
 from .block_host_laws import HostLaws
 from .block_ledger import key_chain
 from .block_prefix_laws import PrefixLaws
-from .block_stack import found
+from .block_stack import CACHE, found
 from .block_walk import walk
 
 SMALL, LARGE = 100, 10_000
@@ -37,7 +37,7 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
 
     def test_a_layer_stands_on_the_one_beneath(self) -> None:
         """A layer keeps the layer beneath in `inner`, takes its blocks there and gives them back there."""
-        if not self.beneath:
+        if not self.is_layer:
             return
         context = self.context()
         assert context.inner is not None
@@ -46,13 +46,15 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
         before = below.available
         taken = layer.take(2)
         assert taken is not None, "take(2) of a fresh stack is None"
-        assert below.available == before - 2, f"take(2) left {below.available} of {before} blocks available beneath: it must come from there"
+        assert below.available == before - 2, (
+            f"take(2) left {below.available} of {before} blocks available beneath: it must come from there. Set beneath = () if the part is a bottom"
+        )
         layer.give(taken)
         assert below.available == before, "what was never published goes back to the layer beneath"
 
     def test_a_layer_passes_on_the_prefix_cache(self) -> None:
         """Over a layer with a prefix cache, `prefix_cache` is True: otherwise the core computes no keys and the layer beneath is disabled."""
-        if self.beneath and not self.hides_prefix_cache:
+        if self.is_layer and not self.hides_prefix_cache:
             ledger = self.ledger(cache=True)
             assert ledger.caches, 'it hides the prefix cache of the layer beneath: give it a property prefix_cache = getattr(self.inner, "prefix_cache", False)'
 
@@ -136,7 +138,7 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
 
     def test_order_of_a_given_table_is_kept(self) -> None:
         """A layer that passes a table down passes it in table order: which block is evicted first depends on it."""
-        if not self.beneath:
+        if not self.is_layer:
             return
         context = self.context()
         spy = _Spy(context.inner)
@@ -148,8 +150,14 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
     def test_the_engine_answers_the_same(self) -> None:
         """A whole engine on this stack, with a pool too small for its requests, answers each as if it were alone; its audit is clean."""
         alone = answers([found("free-list")], {}, num_blocks=64, together=False)
-        together = answers(self.layers, self.options, num_blocks=14, together=True)
-        assert together == alone, "the tokens of a request depend on the stack: some block had two owners, or was found with another content"
+        stacks = [self.layers]
+        if self.passes_on:
+            stacks.append((self.layers[0], found(CACHE), *self.layers[1:]))
+        for stack in stacks:
+            together = answers(stack, self.options, num_blocks=14, together=True)
+            assert together == alone, (
+                f"on {[layer.name for layer in stack]} the tokens of a request change: a block had two owners, or was found with other content"
+            )
 
 
 class _Spy:

@@ -1,4 +1,7 @@
-"""What a whole engine with a given allocator stack answers, on the model that reads every cached position back. Owned by the kit of slot `block_allocator`."""
+"""What a whole engine answers with given memory parts, on the model that reads every cached position back.
+
+Owned by the kits of slots `block_allocator` and `attention_backend`.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +35,32 @@ def requests() -> list[tuple[Prompt, SamplingParams]]:
     return asked
 
 
-def answers(stack: Sequence[Candidate], options: Mapping[str, Any], *, num_blocks: int, together: bool) -> list[Answer]:
+def answers(
+    stack: Sequence[Candidate],
+    options: Mapping[str, Any],
+    *,
+    num_blocks: int,
+    together: bool,
+    attention: tuple[Candidate, Mapping[str, Any]] | None = None,
+) -> list[Answer]:
     """The tokens of every request by sample. The stack is given top to bottom, options are those of the top.
 
-    together: all requests at once, else one after the other. The engine's audit must be clean at the end.
+    together: all requests at once, else one after the other. attention: a backend and its options; None: torch, on poisoned
+    pools. The engine's audit must be clean at the end.
     """
+    backend = {"use": "torch", "options": {"poison": True}} if attention is None else {"use": attention[0].full_name, "options": dict(attention[1])}
     names = [candidate.full_name for candidate in stack]
     config = {
         "model": {"source": "none", "use": "fingerprint"},
         "tokenizer": {"use": "bytes"},
         "engine": {"device": "cpu", "threads": 1},
         "executor": {"use": "delayed"},
-        "attention_backend": {"use": "torch", "options": {"poison": True}},
+        "attention_backend": backend,
         "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 32, "watermark": 0.0},
         "block_allocator": {"stack": names, "block_size": BLOCK_SIZE, "num_blocks": num_blocks, "options": {names[0]: dict(options)} if options else {}},
     }
-    catalog = build_catalog(discover(), [candidate for candidate in stack if candidate.plugin.entry == "kit"])
+    given = [*stack, attention[0]] if attention else stack
+    catalog = build_catalog(discover(), [candidate for candidate in given if candidate.plugin.entry == "kit"])
     with assemble(config, catalog=catalog, frontends=(), environ={}, progress=False) as assembly:
         told = asyncio.run(asyncio.wait_for(_all(assembly, together), SECONDS))
     assert not (problems := list(assembly.engine.audit())), f"the engine's audit, once it was idle: {problems}"

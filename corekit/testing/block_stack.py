@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -32,22 +32,35 @@ class StackKit(Kit):
     """
 
     slot = "block_allocator"
-    beneath: ClassVar[Sequence[Provider[Any] | str]] = ("free-list",)
-    """The layers beneath, top to bottom, as TOML would name them; () for a bottom."""
+    beneath: ClassVar[Sequence[Provider[Any] | str] | None] = None
+    """The layers beneath, top to bottom, as TOML would name them. () for a bottom; None: free-list, unless the part refuses to stand on it."""
     abilities: ClassVar[frozenset[str]] = frozenset()
     """What the part over `beneath` offers, so that the laws of it are surely asked: prefix_cache, swap, eviction_sink, audit."""
     hides_prefix_cache: ClassVar[bool] = False
     """It does not mean to pass on the prefix cache of a layer beneath."""
 
+    @property
+    def passes_on(self) -> bool:
+        """It is a layer over a stack that caches nothing, so that what it makes of a cache beneath shows over the kit's own."""
+        return self.is_layer and not self.hides_prefix_cache and not self.ledger().caches
+
     def context(self) -> BuildContext:
         """Everything that a layer may count on: the pool, the journal and the layers beneath."""
-        context = BuildContext(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, bytes_per_block=1 << 16, journal=Journal(), max_num_seqs=8, max_model_len=256)
+        context = _empty()
         return replace(context, inner=self._beneath(context))
 
     @cached_property
     def layers(self) -> Sequence[Candidate]:
         """The whole stack, top to bottom. Looked for once: discovery reads every distribution that is installed."""
-        return (super().candidate(), *map(found, self.beneath))
+        own, free = super().candidate(), found("free-list")
+        if self.beneath is None:
+            return (own, free) if _stands(own, free, self.options) else (own,)
+        return (own, *map(found, self.beneath))
+
+    @property
+    def is_layer(self) -> bool:
+        """It has a layer beneath."""
+        return len(self.layers) > 1
 
     def candidate(self) -> Candidate:
         """The part itself, on top."""
@@ -67,7 +80,7 @@ class StackKit(Kit):
     def makers(self) -> Iterator[Callable[..., Ledger]]:
         """Of every stack that the laws are asked of: (number of blocks) -> a fresh one."""
         yield self.ledger
-        if self.beneath and not self.hides_prefix_cache and not self.ledger().caches:
+        if self.passes_on:
             yield lambda num_blocks=NUM_BLOCKS: self.ledger(num_blocks, cache=True)
 
     def caching(self) -> Iterator[Callable[..., Ledger]]:
@@ -82,6 +95,22 @@ def found(part: Provider[Any] | str) -> Candidate:
     if isinstance(part, str):
         return build_catalog(discover()).find("block_allocator", part, "the kit's beneath")
     return Candidate(slot="block_allocator", provider=part, plugin=Plugin(distribution="(kit)", version="", entry="kit", module=""))
+
+
+def _empty() -> BuildContext:
+    return BuildContext(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, bytes_per_block=1 << 16, journal=Journal(), max_num_seqs=8, max_model_len=256)
+
+
+def _stands(own: Candidate, free: Candidate, options: Mapping[str, Any]) -> bool:
+    """A bottom refuses a layer beneath it by ValueError, as it refuses a wrong stack in TOML. Whatever else is wrong, the laws will say."""
+    context = replace(_empty(), inner=free.provider.build(_empty(), None))
+    try:
+        own.provider.build(context, read_options(own, options, lambda path: "the kit's options", {}))
+    except ValueError:
+        return False
+    except Exception:
+        return True
+    return True
 
 
 def _inner(context: BuildContext) -> BlockAllocator:

@@ -16,7 +16,6 @@ HOST = Provider(name="host", api=1, summary="parks blocks on the host", build=la
 
 class TestFreeList(BlockAllocatorKit):
     provider = "free-list"
-    beneath = ()
 
 
 class TestCounting(BlockAllocatorKit):
