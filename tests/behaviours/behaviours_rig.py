@@ -140,6 +140,7 @@ class Answer:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     reason: str | None = None
     stop_reason: str | int | None = None
     num_prompt_tokens: int = 0
@@ -156,6 +157,7 @@ async def ask(assembly: Assembly, job: Job, **more: Any) -> list[Answer]:
             answer.logprobs += piece.logprobs or ()
             answer.reason, answer.stop_reason = piece.finish_reason, piece.stop_reason
             answer.num_prompt_tokens = output.num_prompt_tokens
+        answers[0].prompt_logprobs += output.prompt_logprobs or ()
     return answers
 
 

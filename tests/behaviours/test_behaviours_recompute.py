@@ -30,6 +30,18 @@ PLAIN = [
     Job("n of them", params(temperature=1.0, seed=7, n=3)),
     Job("fifth, and by far the longest of them", params(temperature=0.9, seed=3, top_p=0.9)),
     Job("last.", params()),
+    Job(
+        "penalised, biased and banned",
+        params(
+            repetition_penalty=1.3,
+            presence_penalty=-0.2,
+            frequency_penalty=0.4,
+            logit_bias={65: 22.0, 66: 23.5},
+            banned_token_ids=tuple(range(32)),
+            bad_words=("A", "BB"),
+        ),
+    ),
+    Job("the same drawn, with its prompt's logprobs", params(temperature=1.0, seed=9, repetition_penalty=0.8, frequency_penalty=0.3, prompt_logprobs=3)),
 ]
 
 
@@ -52,6 +64,8 @@ def wanted() -> tuple[list[Job], list[list[Answer]]]:
     assert len({answer.text for answer in answers[3]}) == 3
     assert 6 <= len(answers[5][0].ids) < MAX_TOKENS and answers[5][0].reason == "stop"
     assert answers[0][0].ids == greedy("a", MAX_TOKENS)
+    assert 66 in answers[6][0].ids and 65 not in answers[6][0].ids and min(answers[6][0].ids) >= 32
+    assert len(answers[7][0].prompt_logprobs) == answers[7][0].num_prompt_tokens and None not in answers[7][0].prompt_logprobs[1:]
     assert alone[1][0].ids != greedy("the second prompt", MAX_TOKENS)
     for samples in answers:
         for answer in samples:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from corekit.builtin import torch_attention
-from corekit.engine import blocks, scheduler, step_plan
-from corekit.worker import outcome, rows, runner, sampling, worker
+from corekit.engine import blocks, engine, request, scheduler, step_plan
+from corekit.worker import history, outcome, prompt_logprobs, restrictions, rows, runner, worker
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,47 @@ MUTANTS = [
         "plan_draws",
         ("(num_logits.cumsum() - num_logits)[owner] + after", "(num_logits.cumsum() - num_logits)[owner]"),
     ),
-    mutant("min_tokens counts the prompt", sampling.Drawer, "_sampling_batch", ("position - columns.num_prompt[place]", "position")),
+    mutant("min_tokens counts the prompt", restrictions.Restrictions, "_num_output", ("- self._num_prompt", "")),
+    mutant("an id that ends is banned too long", rows.Rows, "level", ("< columns.min_tokens", "<= columns.min_tokens")),
+    mutant(
+        "repetition forgets the prompt",
+        restrictions.Restrictions,
+        "__init__",
+        ("History(prompt if self.repetition != 1 else (), output)", "History((), output)"),
+    ),
+    mutant("frequency counts the prompt", restrictions.Restrictions, "__init__", ("else (), output)", "else (), [*prompt, *output])")),
+    mutant("a history begins anew on readmission", restrictions.Restrictions, "__init__", ("else (), output)", "else (), ())")),
+    mutant("a history hears of single tokens only", rows.Rows, "append", ("self._count(place, tokens)", "self._count(place, tokens[:1])")),
+    mutant("a history hears nothing of plain draws", rows.Rows, "append_one", ("self._count(place, (token,))", "pass")),
+    mutant("guesses count for no penalty", history.History, "counts", ("if not guesses:", "if True:")),
+    mutant(
+        "bad words begin in the prompt",
+        restrictions.Restrictions,
+        "_completing",
+        ("max(self._num_prompt, len(tokens) - self._longest)", "max(0, len(tokens) - self._longest)"),
+    ),
+    mutant("guesses count for no bad word", restrictions.Restrictions, "_completing", (", *guesses)", ",)")),
+    mutant("logprobs of a prompt one position early", prompt_logprobs.PromptScorer, "score", ("position=start + 1", "position=start")),
+    mutant(
+        "a chunk's last logprob is lost",
+        prompt_logprobs.PromptScorer,
+        "score",
+        ("batch.start + batch.num_known, columns.num_prompt[place] - 1", "batch.start + batch.num_known - 1, columns.num_prompt[place] - 1"),
+    ),
+    mutant("a mask before the tokens it follows from", engine.Engine, "_submit", ("while self._flights:", "while False:")),
+    mutant("a mask for rows that draw nothing, not for those that do", S, "masks", ("and row.num_samples and", "and not row.num_samples and")),
+    mutant(
+        "siblings' constraints hear nothing",
+        S,
+        "commit",
+        ("one.constraint is None or one.constraint.accept(drawn[n])", "one is not r or one.constraint is None or one.constraint.accept(drawn[n])"),
+    ),
+    mutant("a cached prompt has no logprobs", P, "_match", (" or r.group.prompt_logprobs is not None", "")),
+    mutant("logprobs of a prompt appended", request.Group, "keep_prompt_logprobs", ("[first : first + len(scored)] = scored", ".extend(scored)")),
+    mutant(
+        "logprobs of a prompt sent twice", request.Group, "delta", ("tuple(self.prompt_logprobs), None", "tuple(self.prompt_logprobs), self.prompt_logprobs")
+    ),
+    mutant("bad words stay at the door", S, "_send", (", asked.bad_words)", ")")),
     mutant(
         "the guilty row takes its neighbour along",
         runner,

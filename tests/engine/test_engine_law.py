@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from walk import walk
+from walk import plain_answer, walk
 from world import Setting, World
 
 
@@ -86,3 +86,14 @@ def test_the_law_holds_on_random_walks(first: int) -> None:
         for name, count in walk(random.Random(seed)).items():
             met[name] += count
     assert all(met.values()), f"the walks never met {[name for name, count in met.items() if not count]}"
+
+
+def test_a_bad_word_is_not_completed_by_a_guess() -> None:
+    """Guesses that were right count as output: words that begin with one are as forbidden as any."""
+    world = World(Setting(max_draft_tokens=3, num_blocks=40))
+    for first in range(4):
+        asked = {"prompt": [first, 3, 9, 11], "max_tokens": 12, "temperature": 0.0, "seed": 0}
+        plain = plain_answer(asked)
+        for at in range(6):
+            world.ask(**asked, bad_words=(plain[at : at + 2],))
+    world.finish()

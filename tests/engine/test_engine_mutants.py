@@ -6,6 +6,7 @@ import random
 import signal
 
 import pytest
+import test_engine_law as law
 import test_engine_scheduler as work
 from mutants import MUTANTS, Mutant, planted
 from walk import walk
@@ -17,6 +18,7 @@ SCRIPTED_LAWS = (
     work.test_a_half_shared_block_is_not_published_until_one_table_lists_it,
     work.test_a_block_that_an_undone_copy_had_holds_the_later_copy,
     work.test_nothing_is_computed_beyond_the_answer_while_it_is_in_flight,
+    law.test_a_bad_word_is_not_completed_by_a_guess,
 )
 
 
@@ -44,11 +46,11 @@ def caught(first: int) -> str | None:
 
 def scripted() -> str | None:
     """How the scripted laws noticed: faults that need a rare moment, or that cost work and leave every token right."""
-    for law in SCRIPTED_LAWS:
+    for one in SCRIPTED_LAWS:
         try:
-            law()
+            one()
         except Exception as error:
-            return f"{law.__name__}: {error!r}"
+            return f"{one.__name__}: {error!r}"
     return None
 
 

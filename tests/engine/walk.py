@@ -42,14 +42,40 @@ def random_request(rng: random.Random, capacity: int) -> dict:
         "seed": rng.randrange(5),
         "faulty": rng.random() < 0.03,
     }
+    if rng.random() < 0.4:
+        asked |= random_shape(rng, asked)
     if rng.random() < 0.3:  # an end that will really come
-        params = SamplingParams(max_tokens=asked["max_tokens"], temperature=asked["temperature"])
-        alone = NewRequest(
-            request_id="", token_ids=tuple(prompt), params=params, max_tokens=asked["max_tokens"], seed=asked["seed"], end_ids=(), arrival_time=0
-        )
-        asked["end_ids"] = (rng.choice(solo_answer(alone, 0)),)
+        asked["end_ids"] = (rng.choice(plain_answer(asked)),)
         asked["min_tokens"] = rng.choice((0, 0, 3))
     return asked
+
+
+def plain_answer(asked: dict) -> tuple[int, ...]:
+    """What the request would answer with nothing but temperature and seed."""
+    params, prompt = SamplingParams(max_tokens=asked["max_tokens"], temperature=asked["temperature"]), tuple(asked["prompt"])
+    return solo_answer(NewRequest(request_id="", token_ids=prompt, params=params, max_tokens=asked["max_tokens"], seed=asked["seed"], end_ids=()), 0)
+
+
+def random_shape(rng: random.Random, asked: dict) -> dict:
+    """Penalties, biases, bans and constraints; powers of two, so that every order of rounding gives one answer."""
+    shape: dict = {}
+    if rng.random() < 0.5:
+        shape |= {"repetition_penalty": rng.choice((0.5, 2.0, 4.0)), "presence_penalty": rng.choice((0.0, 0.5)), "frequency_penalty": rng.choice((0.0, -0.25))}
+    if rng.random() < 0.3:
+        shape["logit_bias"] = {id: rng.choice((-8.0, 8.0, 24.0)) for id in rng.sample(range(60), 4)}
+    if rng.random() < 0.3:
+        shape["banned_token_ids"] = tuple(rng.sample(range(60), 9))
+    if rng.random() < 0.2:
+        shape["allowed_token_ids"] = tuple(sorted({63, *rng.sample(range(60), 20)}))
+    if rng.random() < 0.3:
+        line = (*asked["prompt"], *plain_answer(asked))  # words that would come, and some that begin in the prompt
+        starts = range(max(0, len(asked["prompt"]) - 1), len(line))
+        shape["bad_words"] = tuple(line[at : at + rng.choice((1, 2, 2, 3))] for at in rng.sample(starts, min(3, len(starts))))
+    if rng.random() < 0.3:
+        shape["constrained"] = True
+    if rng.random() < 0.3:
+        shape["prompt_logprobs"] = rng.choice((0, 1, 5))
+    return shape
 
 
 def walk(rng: random.Random) -> dict[str, int]:

@@ -9,7 +9,8 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-from fingerprint_solo import VOCAB, fingerprint, solo_answer
+import pytest
+from fingerprint_solo import VOCAB, ThirdBanned, fingerprint, solo_answer, solo_prompt_logprobs
 from prefix_layer import PrefixLayer, Unreliable
 
 from corekit.api import KvPlan, RequestState, SamplingParams
@@ -20,6 +21,7 @@ from corekit.builtin.in_process import InProcess
 from corekit.builtin.torch_attention import TorchAttention
 from corekit.builtin.torch_sampler import TorchSampler
 from corekit.engine.blocks import CopyJournal
+from corekit.engine.constraints import Constraint
 from corekit.engine.engine import Engine
 from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
@@ -103,6 +105,7 @@ class Asked:
     request: NewRequest
     tokens: dict[int, list[int]] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    prompt_logprobs: list | None = None
     aborted: bool = False
     faulty: bool = False
 
@@ -132,6 +135,7 @@ class World:
             long_prefill_token_threshold=setting.long_prefill_token_threshold,
             watermark_blocks=setting.watermark_blocks,
             max_draft_tokens=setting.max_draft_tokens,
+            vocab_size=VOCAB,
         )
         policy = Fcfs() if setting.policy == "fcfs" else Chaos(self.rng, 100)
         self.time = itertools.count().__next__
@@ -143,14 +147,26 @@ class World:
 
     # -- what may happen
 
-    def ask(self, prompt, *, max_tokens=8, n=1, temperature=0.0, seed=0, end_ids=(), faulty=False, min_tokens=0) -> str | None:
-        """The id of the new request; None when the engine says that it can never fit."""
+    def ask(
+        self, prompt, *, max_tokens=8, n=1, temperature=0.0, seed=0, end_ids=(), faulty=False, min_tokens=0, bad_words=(), constrained=False, **shape
+    ) -> str | None:
+        """The id of the new request; None when the engine says that it can never fit. shape: what else SamplingParams has."""
         prompt = tuple(prompt) + ((FAULTY_TOKEN,) if faulty else ())
         if self.engine.refusal(len(prompt), n):
             return None
         name = f"r{len(self.asked)}"
-        params = SamplingParams(n=n, temperature=temperature, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens), stop_token_ids=tuple(end_ids))
-        new = NewRequest(request_id=name, token_ids=prompt, params=params, max_tokens=max_tokens, seed=seed, end_ids=tuple(end_ids), arrival_time=0.0)
+        end_ids = tuple(end_ids)
+        params = SamplingParams(n=n, temperature=temperature, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens), stop_token_ids=end_ids, **shape)
+        new = NewRequest(
+            request_id=name,
+            token_ids=prompt,
+            params=params,
+            max_tokens=max_tokens,
+            seed=seed,
+            end_ids=end_ids,
+            bad_words=bad_words,
+            constraints=tuple(Constraint([ThirdBanned()]) for _ in range(n)) if constrained else (),
+        )
         self.asked[name] = Asked(new, faulty=faulty)
         self.engine.submit(new)
         return name
@@ -164,6 +180,9 @@ class World:
             asked = self.asked[delta.request_id]
             assert delta.sample not in asked.reasons, f"news of {delta} after its end"
             asked.tokens.setdefault(delta.sample, []).extend(delta.token_ids)
+            if delta.prompt_logprobs is not None:
+                assert asked.prompt_logprobs is None, f"logprobs of the prompt of {delta.request_id} came twice"
+                asked.prompt_logprobs = list(delta.prompt_logprobs)
             if delta.finish_reason is not None:
                 asked.reasons[delta.sample] = delta.finish_reason
         plan = self.scheduler.step
@@ -207,6 +226,7 @@ class World:
             assert set(asked.reasons.values()) <= {"error", "abort"} and asked.reasons, f"{name} had a fault and ended {asked.reasons}"
             return
         assert "error" not in asked.reasons.values(), f"{name} ended with an error it did not earn"
+        self._check_prompt_logprobs(name, asked)
         if not asked.aborted:
             assert sorted(asked.reasons) == list(range(new.params.n)), f"{name} has samples {sorted(asked.reasons)} of {new.params.n}"
         for sample, reason in asked.reasons.items():
@@ -220,3 +240,15 @@ class World:
                 assert tokens[-1] not in new.end_ids or len(tokens) == new.max_tokens
             else:
                 assert reason == "abort" and asked.aborted, f"{name} ended with {reason}"
+
+    def _check_prompt_logprobs(self, name: str, asked: Asked) -> None:
+        """They come with the first token, of every position but the first, whatever was computed twice or in chunks."""
+        if asked.request.params.prompt_logprobs is None:
+            assert asked.prompt_logprobs is None
+        elif any(asked.tokens.values()):
+            right = solo_prompt_logprobs(asked.request)
+            assert asked.prompt_logprobs is not None and len(asked.prompt_logprobs) == len(right), f"{name}: {asked.prompt_logprobs}"
+            for found, wanted in zip(asked.prompt_logprobs[1:], right[1:], strict=True):
+                assert found is not None, f"{name}: a position is missing"
+                assert (found.token_id, [id for id, _ in found.top]) == (wanted.token_id, [id for id, _ in wanted.top]), f"{name}: {found} is not {wanted}"
+                assert [found.logprob, *(x for _, x in found.top)] == pytest.approx([wanted.logprob, *(x for _, x in wanted.top)], abs=1e-5)
