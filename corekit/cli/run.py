@@ -11,7 +11,7 @@ from .common import overrides, say_loading, talk
 from .common import read as read_config
 from .failing import CONFIG, FAILED, USAGE, fail, failing
 from .loading import loaded
-from .log import set_up
+from .log import set_up, tell
 from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
@@ -92,4 +92,4 @@ async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) ->
             click.echo(part.text, nl=False)
     click.echo()
     if any(part.finish_reason == "length" for part in output.outputs):
-        click.secho(f"(stopped at --max-tokens {params.max_tokens})", dim=True, err=True)
+        tell(f"(stopped at --max-tokens {params.max_tokens})")

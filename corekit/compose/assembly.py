@@ -12,6 +12,7 @@ from corekit.engine.engine import Engine
 from .composition import Composition
 from .config import Config
 from .errors import ConfigError
+from .load_log import LoadLog
 from .memory import Pool
 from .parts import Part
 
@@ -54,12 +55,13 @@ class Assembly:
             raise ConfigError(NOTHING_TO_SERVE)
         self.start()
         running = [asyncio.ensure_future(frontend.serve(self.client)) for frontend in self.frontends]
+        beside = [asyncio.ensure_future(LoadLog(self.client, clock=self.composition.context.clock).run())] if self.config.engine.log_stats else []
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in running:
+            for task in (*running, *beside):
                 task.cancel()
-            await asyncio.wait(running)
+            await asyncio.wait([*running, *beside])
         for task in running:
             if not task.cancelled():
                 task.result()

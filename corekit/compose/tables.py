@@ -87,8 +87,8 @@ class EngineTable(Table):
     """Never capture graphs. No part captures any yet, so both values run alike."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """From which requests without a seed get theirs, in order of arrival."""
-    log_stats: Annotated[bool, _only(False, reason="periodic statistics in the log are not there yet; /metrics has the numbers")] = False
-    """Not there yet: `/metrics` has the numbers."""
+    log_stats: bool = True
+    """While it serves and has anything to do, one line every ten seconds: requests, tokens per second, use of the KV cache."""
 
 
 class SchedulerTable(Table):

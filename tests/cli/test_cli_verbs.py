@@ -49,6 +49,7 @@ def invoke() -> Iterator[Invoke]:
         return CliRunner().invoke(main, arguments, env=environ)
 
     yield call
+    logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
 
