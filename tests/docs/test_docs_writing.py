@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from page_files import DOCS, files, write
 
 from corekit import LLM, SamplingParams
 from corekit.api import BuildContext, Provider, RequestOutput
+from corekit.compose.errors import ConfigError
 
 PAGE = (DOCS / "writing-plugins.md").read_text("utf-8")
 README = (DOCS.parent / "README.md").read_text("utf-8")
@@ -30,11 +29,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with every file of the page, on the path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
     yield write("writing-plugins.md", tmp_path)
-    for name in set(sys.modules) - before:
-        if name.startswith("corekit_"):
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("corekit_lifo", "corekit_logged", "corekit_counted", "newest")]:
+        del sys.modules[name]
 
 
 def answers(**options: object) -> list[tuple[int, ...]]:
@@ -79,28 +76,6 @@ def test_what_wraps_another_keeps_every_law_of_its_kit(name: str, desk: Path) ->
 
 # corekit-lifo as a real distribution, and the README's module beside it
 
-ENGINE = """
-from corekit import LLM, SamplingParams
-from corekit.compose.errors import ConfigError
-options = dict(model=dict(source="none", use="fingerprint"), tokenizer="bytes", max_model_len=64, num_blocks=16, max_num_seqs=2)
-params = SamplingParams(max_tokens=8)
-prompts = ["first", "second", "third", "fourth"]
-with LLM(**options) as plain:
-    expected = [output.outputs[0].token_ids for output in plain.generate(prompts, params)]
-with LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=5.0))) as llm:
-    (part,) = [part for part in llm.assembly.parts if part.slot == "scheduler_policy"]
-    assert (part.distribution, part.version, part.name) == ("corekit-lifo", "0.1.0", "lifo"), part
-    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
-with LLM(**options, scheduler_policy="newest", plugins={"import": ["newest"]}) as llm:
-    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == expected
-try:
-    LLM(**options, scheduler_policy=dict(use="lifo", options=dict(patience=-1.0)))
-except ConfigError as error:
-    assert "patience must be a number of seconds from 0 to 3600, got -1.0" in str(error), error
-else:
-    raise AssertionError("an option out of bounds was taken")
-"""
-
 
 def test_the_plugins_of_the_guide_and_the_readme_run(desk: Path) -> None:
     """The folder is as pip would leave it: the page's package, and metadata made of the page's pyproject."""
@@ -112,6 +87,11 @@ def test_the_plugins_of_the_guide_and_the_readme_run(desk: Path) -> None:
     (metadata / "entry_points.txt").write_text(f"[corekit]\n{entries}\n")
     (newest,) = [block for block in re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE) if "hookimpl" in block]
     (desk / "newest.py").write_text(newest)
-    paths = os.pathsep.join([str(desk), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run([sys.executable, "-c", ENGINE], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": paths})
-    assert done.returncode == 0, done.stderr
+    expected = answers()
+    with LLM(**SMALL, scheduler_policy={"use": "lifo", "options": {"patience": 5.0}}) as llm:  # type: ignore[arg-type]
+        (part,) = (part for part in llm.assembly.parts if part.slot == "scheduler_policy")
+        assert (part.distribution, part.version, part.name) == ("corekit-lifo", project["version"], "lifo")
+        assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, SamplingParams(max_tokens=8))] == expected
+    assert answers(scheduler_policy="newest", plugins={"import": ["newest"]}) == expected
+    with pytest.raises(ConfigError, match=r"patience must be a number of seconds from 0 to 3600, got -1\.0"):
+        answers(scheduler_policy={"use": "lifo", "options": {"patience": -1.0}})
