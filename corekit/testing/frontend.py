@@ -1,7 +1,7 @@
 """Kit of slot `frontend`: it serves until told to end, leaves nothing behind, and one request's end is never another's.
 
 The engine behind it is a `FakeClient`. How a frontend is asked is its author's to say (`ask`); without that, the laws that
-need an answer hold for nothing, and only those of start, address and end are tried.
+need an answer are skipped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
+
+import pytest
 
 from corekit.api import EngineDead, Frontend, InvalidRequest, Overloaded, RequestFailed, SupportsBind
 
@@ -42,7 +44,7 @@ class FrontendKit(Kit):
         raise NotImplementedError
 
     def options_at(self, address: str) -> Mapping[str, Any] | None:
-        """Options with which a second frontend would take exactly this address; None: the law of a busy address holds for nothing."""
+        """Options with which a second frontend would take exactly this address; None: the law of a busy address is skipped."""
         return None
 
     # -- start and end ---------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class FrontendKit(Kit):
             async with self._serving(FakeClient(), frontend):
                 address = str(frontend.address)
                 if (options := self.options_at(address)) is None:
-                    return
+                    pytest.skip("this law needs `options_at`: override it with the options that take one address")
                 second = type(type(self).__name__, (type(self),), {"options": options})().build()
                 try:
                     second.bind()
@@ -237,8 +239,9 @@ class FrontendKit(Kit):
                 await self._first_answer(frontend, serving)
                 await law(client, lambda text: self._ask(frontend, serving, text), serving)
 
-        if self._can_ask:
-            asyncio.run(main())
+        if not self._can_ask:
+            pytest.skip("this law needs `ask`: override it to send one prompt as a caller would")
+        asyncio.run(main())
 
     @asynccontextmanager
     async def _serving(self, client: FakeClient, frontend: Any = None) -> AsyncIterator[tuple[Frontend, _Serving]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
 from kit_mutants import breaks, subject
 from logits_processor_mutants import EOS, MUTANTS, Right, Row, provider_of
+from page_examples import check_examples
 
 from corekit.api import NewSample, Provider, RowProcessor, SamplingParams
 from corekit.testing import LogitsProcessorKit
@@ -62,3 +64,7 @@ def test_a_broken_processor_breaks_its_law(mutant: type[Right]) -> None:
 
 def test_every_mutant_has_a_law_of_its_own() -> None:
     assert len(set(MUTANTS.values())) == len(MUTANTS) >= 4
+
+
+def test_the_example_of_the_page_passes_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_examples("logits_processor", tmp_path, monkeypatch)

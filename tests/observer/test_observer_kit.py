@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 from kit_mutants import breaks, subject
 from observer_mutants import MUTANTS, Right, provider_of
+from page_examples import check_examples
 
 from corekit.api import Provider, RequestStats, StepStats
 from corekit.testing import ObserverKit
@@ -48,3 +50,7 @@ def test_a_broken_observer_breaks_its_law(mutant: type[Right]) -> None:
 
 def test_every_mutant_has_a_law_of_its_own() -> None:
     assert len(set(MUTANTS.values())) == len(MUTANTS) >= 4
+
+
+def test_the_example_of_the_page_passes_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_examples("observer", tmp_path, monkeypatch)

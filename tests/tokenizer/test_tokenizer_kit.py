@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kit_mutants import breaks, laws, subject
+from page_examples import check_examples
 from tokenizer_mutants import MUTANTS, Right, provider_of
 from tokenizer_sources import sentencepiece_files
 
@@ -73,3 +75,7 @@ def test_every_mutant_has_a_law_of_its_own() -> None:
 def test_the_right_tokenizer_breaks_none() -> None:
     kit = subject(TokenizerKit, provider_of(Right))
     assert not [message for law in laws(kit) if (message := breaks(kit, law))]
+
+
+def test_the_example_of_the_page_passes_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_examples("tokenizer", tmp_path, monkeypatch)
