@@ -35,9 +35,19 @@ SETTINGS = st.builds(
     depth=st.sampled_from([1, 2, 3]),
     prefix_cache=st.booleans(),
     max_draft_tokens=st.sampled_from([0, 0, 3]),
-    policy=st.sampled_from(["fcfs", "fcfs", "chaos"]),
+    policy=st.sampled_from(["fcfs", "priority", "chaos"]),
     unreliable=st.sampled_from([False, False, False, True]),
     seed=st.integers(0, 99),
+)
+
+
+SHAPES = (
+    {},
+    {},
+    {"repetition_penalty": 2.0, "presence_penalty": 0.5, "prompt_logprobs": 1},
+    {"frequency_penalty": 0.25, "logit_bias": {5: 24.0, 9: -8.0}, "bad_words": ((5,), (5, 9))},
+    {"constrained": True, "prompt_logprobs": 0},
+    {"allowed_token_ids": tuple(range(1, 60, 2)), "banned_token_ids": (7, 9), "constrained": True},
 )
 
 
@@ -56,9 +66,11 @@ class Law(RuleBasedStateMachine):
         end_ids=st.sampled_from([(), (), (5, 9, 17, 33)]),
         min_tokens=st.sampled_from([0, 0, 3]),
         faulty=st.sampled_from([False] * 9 + [True]),
+        priority=st.sampled_from([0, 0, 1, -3]),
+        shape=st.sampled_from(SHAPES),
     )
-    def ask(self, shared, own, **kwargs) -> None:
-        self.world.ask([*range(shared), *own] or [7], **kwargs)
+    def ask(self, shared, own, shape, **kwargs) -> None:
+        self.world.ask([*range(shared), *own] or [7], **kwargs, **shape)
 
     @precondition(lambda self: self.world.asked)
     @rule(which=st.integers(0, 1000), sample=st.sampled_from([None, None, 0, 1]))

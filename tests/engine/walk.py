@@ -24,7 +24,7 @@ def random_setting(rng: random.Random) -> Setting:
         depth=rng.choice((1, 2, 2, 3)),
         prefix_cache=rng.random() < 0.5,
         max_draft_tokens=rng.choice((0, 0, 0, 1, 3)),
-        policy=rng.choice(("fcfs", "fcfs", "chaos")),
+        policy=rng.choice(("fcfs", "fcfs", "priority", "priority", "chaos", "chaos")),
         unreliable=rng.random() < 0.1,
         seed=rng.randrange(1000),
     )
@@ -41,6 +41,7 @@ def random_request(rng: random.Random, capacity: int) -> dict:
         "temperature": rng.choice((0.0, 0.0, 1.0)),
         "seed": rng.randrange(5),
         "faulty": rng.random() < 0.03,
+        "priority": rng.choice((0, 0, -1, 2)),
     }
     if rng.random() < 0.4:
         asked |= random_shape(rng, asked)

@@ -18,6 +18,7 @@ from corekit.builtin.delayed import Delayed
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
 from corekit.builtin.in_process import InProcess
+from corekit.builtin.priority import Priority
 from corekit.builtin.torch_attention import TorchAttention
 from corekit.builtin.torch_sampler import TorchSampler
 from corekit.engine.blocks import CopyJournal
@@ -95,7 +96,7 @@ class Setting:
     depth: int = 1  # 1: in-process; more: delayed
     prefix_cache: bool = False
     max_draft_tokens: int = 0
-    policy: str = "fcfs"  # fcfs | chaos
+    policy: str = "fcfs"  # fcfs | priority | chaos
     unreliable: bool = False
     seed: int = 0
 
@@ -137,7 +138,7 @@ class World:
             max_draft_tokens=setting.max_draft_tokens,
             vocab_size=VOCAB,
         )
-        policy = Fcfs() if setting.policy == "fcfs" else Chaos(self.rng, 100)
+        policy = {"fcfs": Fcfs, "priority": Priority, "chaos": lambda: Chaos(self.rng, 100)}[setting.policy]()
         self.time = itertools.count().__next__
         self.scheduler = Scheduler(stack=stack, journal=CopyJournal(), policy=policy, fallback=Fcfs(), limits=limits, clock=lambda: float(self.time()))
         executor = InProcess(self.worker) if setting.depth == 1 else Delayed(self.worker, setting.depth)
@@ -148,7 +149,20 @@ class World:
     # -- what may happen
 
     def ask(
-        self, prompt, *, max_tokens=8, n=1, temperature=0.0, seed=0, end_ids=(), faulty=False, min_tokens=0, bad_words=(), constrained=False, **shape
+        self,
+        prompt,
+        *,
+        max_tokens=8,
+        n=1,
+        temperature=0.0,
+        seed=0,
+        end_ids=(),
+        faulty=False,
+        min_tokens=0,
+        bad_words=(),
+        constrained=False,
+        priority=0,
+        **shape,
     ) -> str | None:
         """The id of the new request; None when the engine says that it can never fit. shape: what else SamplingParams has."""
         prompt = tuple(prompt) + ((FAULTY_TOKEN,) if faulty else ())
@@ -165,6 +179,7 @@ class World:
             seed=seed,
             end_ids=end_ids,
             bad_words=bad_words,
+            priority=priority,
             constraints=tuple(Constraint([ThirdBanned()]) for _ in range(n)) if constrained else (),
         )
         self.asked[name] = Asked(new, faulty=faulty)
@@ -217,7 +232,7 @@ class World:
         for name, asked in self.asked.items():
             self._check_request(name, asked)
         assert self.engine.audit() == []
-        if self.setting.policy == "fcfs" and not self.setting.unreliable:
+        if self.setting.policy != "chaos" and not self.setting.unreliable:
             assert not [told for told in self.scheduler.planner.reported if "policy" in told], self.scheduler.planner.reported
 
     def _check_request(self, name: str, asked: Asked) -> None:
