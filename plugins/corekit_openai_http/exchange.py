@@ -71,7 +71,7 @@ class Exchange:
         except Exception as error:
             refusal = from_exception(error, names)
             if refusal is None:
-                LOG.exception("request %s failed", scope["corekit"].request_id)
+                LOG.exception("request %s failed", scope["corekit"].request_id, extra={"request_id": scope["corekit"].request_id})
                 refusal = unexpected(scope["corekit"].request_id)
             try:
                 if not reply.started:

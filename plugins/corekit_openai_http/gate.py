@@ -6,17 +6,16 @@ import hmac
 import time
 from dataclasses import dataclass
 from hashlib import sha256
-from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, from_exception, unexpected
 from .exchange import ClientLeft
+from .ids import request_id_of
 from .log import LOG
 from .metrics import Meters
 from .options import HttpOptions
 from .reply import JSON
-from .requests import REQUEST_ID
 
 OPEN_PATHS = frozenset({"/health", "/version"})
 """The only paths that need no key: all others do, known or not."""
@@ -43,8 +42,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
         headers = dict(reversed(scope["headers"]))
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        visit = scope["corekit"] = Visit(given if REQUEST_ID.fullmatch(given) else f"req-{uuid4().hex}")
+        visit = scope["corekit"] = Visit(request_id_of(scope["headers"]))
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -75,7 +73,7 @@ class Gate:
     async def _refuse(self, error: Exception, visit: Visit, send: Send) -> None:
         refusal = from_exception(error)
         if refusal is None:
-            LOG.error("request %s failed", visit.request_id, exc_info=error)
+            LOG.error("request %s failed", visit.request_id, exc_info=error, extra={"request_id": visit.request_id})
             refusal = unexpected(visit.request_id)
         if visit.status is not None:  # an answer is under way and cannot become another one
             return
@@ -90,4 +88,6 @@ class Gate:
         status = 499 if visit.status is None else visit.status  # 499: the client left before there was an answer
         self._meters.answered(handler, scope["method"], status)
         if self._log_requests:
-            LOG.info("%s %s %d %.3f s %s", scope["method"] if handler != "other" else "-", handler, status, seconds, visit.request_id)
+            method = scope["method"] if handler != "other" else "-"
+            fields = {"request_id": visit.request_id, "method": method, "route": handler, "status": status, "seconds": round(seconds, 3)}
+            LOG.info("%s %s %d %.3f s %s", method, handler, status, seconds, visit.request_id, extra=fields)

@@ -11,6 +11,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from .errors import ApiError
+from .ids import request_id_of
 from .options import HttpOptions
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -174,6 +175,7 @@ class JsonErrorProtocol(HttpToolsProtocol):
         inside = self._running is not None and self._running.response_started and not self._running.response_complete
         if not inside and not self._ended:
             body = error.body()
+            request_id = request_id_of(self.headers if self._in_head else ())  # what was read of its head
             start = STATUS_LINE[error.status] + b"content-type: application/json\r\nconnection: close\r\n"
-            self.transport.write(start + b"content-length: %d\r\n\r\n" % len(body) + body)
+            self.transport.write(start + b"content-length: %d\r\nx-request-id: %b\r\n\r\n" % (len(body), request_id.encode()) + body)
         self.transport.close()

@@ -14,11 +14,11 @@ from corekit.api.types import MAX_TOP_LOGPROBS
 
 from .errors import ApiError, invalid
 from .fields import convert, cut, drop_without_effect, unsupported
+from .ids import REQUEST_ID
 from .messages import read_messages
 from .options import HttpOptions
 
 _ID = re.compile(r"-?[0-9]{1,18}")
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _SAMPLING = (
     "n",
