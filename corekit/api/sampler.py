@@ -48,7 +48,8 @@ class Penalties:
 class SamplingBatch:
     """The draws of one step; every tensor has one entry per sample, on the device of the logits.
 
-    Order: biases, penalties, what is allowed and banned, temperature, then the filters top_k, min_p and top_p.
+    Order: biases, penalties, what is allowed and banned, temperature, then the filters top_k, min_p and top_p. Each filter
+    looks at what those before it left. Ids outside the vocabulary, in whatever is asked here, mean nothing.
     """
 
     logits_row: Tensor
