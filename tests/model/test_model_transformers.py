@@ -1,8 +1,12 @@
-"""The transformers provider on tiny random models: token for token what the library's own `generate` gives, family by family."""
+"""The transformers provider on tiny random models: token for token what the library's own `generate` gives, family by family.
+
+Each with a batch of unequal lengths, prompts in chunks, windows shorter than the prompts, two sizes of blocks, and both executors.
+"""
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +17,8 @@ import torch
 import transformers
 
 from corekit.api import Admission, BatchLayout, GroupLayout, KvPlan, ModelInputs, RowInput, SamplingParams, StepInput, WeightSource
+from corekit.builtin.delayed import Delayed
+from corekit.builtin.in_process import InProcess
 from corekit.builtin.torch_attention import TorchAttention
 from corekit.builtin.torch_sampler import TorchSampler
 from corekit.builtin.transformers_model import Shard, TransformersModel
@@ -44,6 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 5},
     "qwen2": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen3": {"head_dim": 12},
+    "gemma": {"head_dim": 8},
     "gemma2": {"head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 20},
     "gemma3_text": {"head_dim": 8, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "gpt_oss": {"head_dim": 8, "sliding_window": 5, **EXPERTS},
@@ -57,6 +64,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "mixtral": {"sliding_window": 5, **EXPERTS},
+    "qwen3_moe": {"head_dim": 8, "decoder_sparse_step": 1, **EXPERTS},
     "qwen2_moe": {
         "use_sliding_window": True,
         "sliding_window": 5,
@@ -114,35 +122,42 @@ def generated(model: Any, prompt: Sequence[int]) -> list[int]:
     return tokens
 
 
-def stepped(model: TransformersModel, *, chunk: int, kv_dtype: str = "float32") -> list[list[int]]:
-    """Greedy answers by a worker: prompts arrive one step after another and go in by chunks, beside the decodes of others."""
+def stepped(model: TransformersModel, *, chunk: int, block_size: int = BLOCK_SIZE, delayed: bool = False, kv_dtype: str = "float32") -> list[list[int]]:
+    """Greedy answers by an executor: prompts arrive one step after another and go in by chunks, beside the decodes of others."""
     layers = model.spec.layers
-    attention = TorchAttention(layers, device="cpu", poison=True, block_size=BLOCK_SIZE)
+    attention = TorchAttention(layers, device="cpu", poison=True, block_size=block_size)
     worker = RankWorker(model=model, attention=attention, sampler=TorchSampler(), device="cpu", threads=0)
-    worker.allocate_kv(KvPlan(num_blocks=60, num_host_blocks=0, block_size=BLOCK_SIZE, kv_dtype=kv_dtype, layers=layers))
-    free = list(range(1, 61))
+    executor = Delayed(worker, 2) if delayed else InProcess(worker)
+    num_blocks = sum(-(-(length + NUM_TOKENS) // block_size) for length in PROMPT_LENGTHS)
+    executor.allocate_kv(KvPlan(num_blocks=num_blocks, num_host_blocks=0, block_size=block_size, kv_dtype=kv_dtype, layers=layers))
+    free = list(range(1, num_blocks + 1))
     random.Random(5).shuffle(free)
-    tokens, computed, tables = [list(prompt) for prompt in prompts()], [0, 0, 0, 0], [0, 0, 0, 0]
+    answers: list[list[int]] = [[] for _ in PROMPT_LENGTHS]
+    computed, tables, known = [0] * 4, [0] * 4, list(PROMPT_LENGTHS)
+    flights: deque[list[RowInput]] = deque()
     for number in range(100):
         rows = []
         for i, prompt in enumerate(prompts()):
-            count = min(chunk, len(tokens[i]) - computed[i])
-            if i > number or len(tokens[i]) - len(prompt) == NUM_TOKENS:
+            count = min(chunk, known[i] - computed[i])
+            if i > number or known[i] - len(prompt) == NUM_TOKENS:
                 continue
-            needed = -(-(computed[i] + count) // BLOCK_SIZE) - tables[i]
+            needed = -(-(computed[i] + count) // block_size) - tables[i]
             blocks, free = tuple(free[:needed]), free[needed:]
-            admission = Admission(tuple(tokens[i]), len(prompt), SamplingParams(temperature=0.0), 0, 0, ()) if computed[i] == 0 else None
-            draws = int(computed[i] + count == len(tokens[i]))
+            admission = Admission(prompt, len(prompt), SamplingParams(temperature=0.0), 0, 0, ()) if computed[i] == 0 else None
+            draws = int(computed[i] + count == known[i])
             rows.append(RowInput(i, computed[i], count, draws, 0, tables[i], blocks, admission))
-            computed[i], tables[i] = computed[i] + count, tables[i] + needed
-        if not rows:
-            return [answer[len(prompt) :] for answer, prompt in zip(tokens, prompts(), strict=True)]
-        worker.submit(StepInput(number=number, rows=tuple(rows)))
-        worker.sample(None)
-        result = worker.collect()
-        assert not result.faults
-        for row, samples in zip(rows, result.tokens, strict=True):
-            tokens[row.id] += samples[0] if samples else ()
+            computed[i], tables[i], known[i] = computed[i] + count, tables[i] + needed, known[i] + draws
+        if rows:
+            executor.submit(StepInput(number=number, rows=tuple(rows)))
+            executor.sample(None)
+            flights.append(rows)
+        if not flights:
+            return answers
+        if not rows or len(flights) == executor.max_in_flight:
+            result = executor.collect()
+            assert not result.faults
+            for row, samples in zip(flights.popleft(), result.tokens, strict=True):
+                answers[row.id] += samples[0] if samples else ()
     raise AssertionError("the answers did not end")
 
 
@@ -155,6 +170,7 @@ def test_a_family_answers_like_its_own_generate(family: str, tmp_path: Path) -> 
     model = TransformersModel(source, device="cpu", dtype="float32")
     model.load(source, Shard())
     assert stepped(model, chunk=3) == wanted
+    assert stepped(model, chunk=8, block_size=7, delayed=True) == wanted
 
 
 def test_float64_is_carried_through(tmp_path: Path) -> None:

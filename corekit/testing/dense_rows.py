@@ -1,0 +1,109 @@
+"""Drives a model by hand: rows whose keys and values are kept whole, without blocks. Owned by the kit of slot `model`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from corekit.api import LayerSpec, Model, ModelInputs
+
+from .dense_attention import dense_attention
+
+
+class Piece(NamedTuple):
+    """The next tokens of a row. `shift`: they stand so much later than they should."""
+
+    row: int
+    tokens: Sequence[int]
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a model passed to `attend`."""
+
+    layer: int
+    query: Tensor
+    key: Tensor | None
+    value: Tensor | None
+    sinks: Tensor | None
+
+
+class DenseRows:
+    """Rows of one model. Invariant: a row's cache holds exactly the tokens that were computed for it, whatever was beside them."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.calls: list[Call] = []
+        """Of the last forward pass."""
+        self.inputs: ModelInputs | None = None
+        """Of the last forward pass, as the model left them."""
+        self._num_computed: dict[int, int] = {}
+        self._keys: dict[tuple[int, int], Tensor] = {}
+        self._values: dict[tuple[int, int], Tensor] = {}
+
+    def hidden(self, *pieces: Piece) -> Tensor:
+        """One forward pass over these pieces, packed in this order. Nothing counts as computed: it may be repeated."""
+        self.calls = []
+        positions = torch.cat([torch.arange(len(piece.tokens)) + self._num_computed.get(piece.row, 0) + piece.shift for piece in pieces])
+        self.inputs = ModelInputs(token_ids=torch.tensor([token for piece in pieces for token in piece.tokens]), positions=positions)
+
+        def attend(layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, *, sinks: Tensor | None = None) -> Tensor:
+            self.calls.append(Call(layer=layer, query=query, key=key, value=value, sinks=sinks))
+            faults = _call_faults(self.calls[-1], self.model.spec.layers[layer], len(positions))
+            assert not faults, f"attend was called for layer {layer} with what the spec does not say: {'; '.join(faults)}"
+            return self._attend(pieces, layer, query, key, value, sinks)
+
+        return self.model.forward(self.inputs, attend)
+
+    def step(self, *pieces: Piece) -> list[Tensor]:
+        """Compute these pieces; the logits of all their tokens, piece by piece."""
+        logits = self.model.logits(self.hidden(*pieces))
+        for piece in pieces:
+            self._num_computed[piece.row] = self._num_computed.get(piece.row, 0) + len(piece.tokens)
+        return list(logits.split([len(piece.tokens) for piece in pieces]))
+
+    def roll_values(self, layer: int) -> None:
+        """Every cached value of one layer moves on by one position: the cache of somebody else, so to say."""
+        for (row, of), values in self._values.items():
+            if of == layer:
+                self._values[row, of] = values.roll(1, 0)
+
+    def _attend(self, pieces: Sequence[Piece], layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None) -> Tensor:
+        spec, outs, at = self.model.spec.layers[layer], [], 0
+        of = layer if spec.kv_from_layer is None else spec.kv_from_layer
+        for piece in pieces:
+            part, start = slice(at, at + len(piece.tokens)), self._num_computed.get(piece.row, 0)
+            if key is not None and value is not None:
+                self._keys[piece.row, of] = _after(self._keys.get((piece.row, of)), start, key[part])
+                self._values[piece.row, of] = _after(self._values.get((piece.row, of)), start, value[part])
+            outs.append(dense_attention(query[part], self._keys[piece.row, of], self._values[piece.row, of], spec, sinks))
+            at += len(piece.tokens)
+        return torch.cat(outs).to(query.dtype)
+
+
+def _after(cached: Tensor | None, start: int, new: Tensor) -> Tensor:
+    """The first `start` positions of what is cached, then what is new."""
+    return new.clone() if cached is None else torch.cat([cached[:start], new])
+
+
+def _call_faults(call: Call, layer: LayerSpec, num_tokens: int) -> Sequence[str]:
+    faults = []
+    wanted: dict[str, Any] = {"query": (num_tokens, layer.num_heads, layer.key_dim)}
+    if layer.kv_from_layer is None:
+        wanted |= {"key": (num_tokens, layer.num_kv_heads, layer.key_dim), "value": (num_tokens, layer.num_kv_heads, layer.value_dim)}
+    elif call.key is not None or call.value is not None:
+        faults.append(f"it reads the KV of layer {layer.kv_from_layer}, so key and value must be None")
+    if layer.sinks:
+        wanted["sinks"] = (layer.num_heads,)
+    elif call.sinks is not None:
+        faults.append("it passes sinks, and its LayerSpec has none")
+    for name, shape in wanted.items():
+        tensor = getattr(call, name)
+        if tensor is None or tuple(tensor.shape) != shape:
+            faults.append(f"{name} is {None if tensor is None else tuple(tensor.shape)}, its LayerSpec says {shape}")
+    return faults
