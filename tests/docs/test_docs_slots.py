@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from page_files import DOCS
+from page_files import DOCS, files, write
 
 from corekit import testing
 from corekit.api import API_VERSION, SLOTS, Provider, Slot, hookimpl
@@ -44,6 +46,24 @@ def test_the_page_shows_the_kit_and_its_laws(slot: Slot) -> None:
     assert kit in testing.__all__
     assert re.search(rf"^class Test\w+\({kit}\):$", section, re.MULTILINE), "no test file of an author"
     assert f"<!-- generated: laws {kit} -->" in section
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slot", [slot for slot in SLOTS if slot.name not in CONTRACT_ONLY], ids=ids)
+def test_the_smallest_example_keeps_every_law_of_its_kit(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the page, as a reader would leave them: the example, and the test file that the page shows."""
+    shown = files(f"slots/{slot.name}.md")
+    write(f"slots/{slot.name}.md", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (test,) = (Path(name).stem for name in shown if name.startswith("test_"))
+    try:
+        (kit,) = (thing for name, thing in vars(import_module(test)).items() if name.startswith("Test"))
+        for law in (name for name in dir(kit) if name.startswith("test_")):
+            with suppress(pytest.skip.Exception):
+                getattr(kit(), law)()
+    finally:
+        for name in shown:
+            sys.modules.pop(Path(name).stem, None)
 
 
 @pytest.mark.parametrize("slot", [slot for slot in SLOTS if slot.name in CONTRACT_ONLY], ids=ids)
