@@ -6,12 +6,14 @@ Bits of ids beyond the vocabulary are nobody's: a processor may clear them or le
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
 from random import Random
 from typing import ClassVar
+
+import pytest
 
 from corekit.api import BuildContext, LogitsProcessor, NewSample, RowProcessor, SamplingParams
 from corekit.compose.contract import differences
@@ -24,7 +26,7 @@ _ALL = 0xFFFFFFFF
 
 
 class LogitsProcessorKit(Kit):
-    """An author overrides `samples` where a constraint has to be asked for, and `walk` where answers must not be random.
+    """An author overrides `samples` where a constraint has to be asked for, `walk` where answers must not be random, and `forbidden`.
 
     `vocab_size`: ids that the model has; the masks of the kit are a little wider. `end_ids`: those that end an answer.
     `num_steps`: the most ids of an answer.
@@ -44,6 +46,10 @@ class LogitsProcessorKit(Kit):
         prompts = [tuple(draw.choices(b"abc", k=length)) for length in (1, 5, 40)]
         return [NewSample(request_id=f"kit-{at}", sample=sample, token_ids=ids, params=params) for at, ids in enumerate(prompts) for sample in (0, 1)]
 
+    def forbidden(self, sample: NewSample, accepted: Sequence[int]) -> Collection[int] | None:
+        """What may not come next after these ids of an answer, by another road than the part's own; None: the kit is not told."""
+        return None
+
     def walk(self, allowed: Sequence[int], draw: Random) -> int:
         """The next id of an answer, of those that may come (never none): few ids, so that they repeat, with others between."""
         favourites = [id for id in b"abc" if id in allowed]
@@ -61,6 +67,18 @@ class LogitsProcessorKit(Kit):
         """In some answer of the kit some id may not come: a processor that forbids nothing needs no row."""
         forbidding = any(len(allowed) < self.vocab_size for row, sample in self._rows(self.build()) for _, allowed in self._answer(row, sample))
         assert forbidding, "no mask of the kit's answers clears a bit. Override `samples` or `walk`, so that the constraint has something to forbid"
+
+    def test_what_should_be_forbidden_is(self) -> None:
+        """Every mask forbids what `forbidden` says, bit by bit: bit i % 32 of word i // 32 is id i."""
+        for row, sample in self._rows(self.build()):
+            ids: list[int] = []
+            for id, allowed in self._answer(row, sample):
+                if (expected := self.forbidden(sample, tuple(ids))) is None:
+                    pytest.skip("this law needs `forbidden`: override it to say what a mask must forbid")
+                got = set(range(self.vocab_size)).difference(allowed)
+                wrong = f"it forbids {sorted(got)[:9]}, expected {sorted(expected)[:9]}"
+                assert got == set(expected), f"after the ids {ids} of {sample.request_id} {wrong}"
+                ids.append(id)
 
     def test_something_is_left(self) -> None:
         """In every mask of an answer that keeps to the masks some id may come: the sampler must have something to draw."""

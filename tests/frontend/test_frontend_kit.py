@@ -13,8 +13,10 @@ import pytest
 from frontend_mutants import MUTANTS, Right, provider_of
 from kit_mutants import breaks
 
-from corekit.api import Frontend, SupportsBind
+from corekit.api import EngineClient, Frontend, SupportsBind
+from corekit.compose.contract import differences
 from corekit.testing import FrontendKit
+from corekit.testing.fake_client import FakeClient
 
 (HTTP,) = corekit_openai_http.corekit_register_frontends()
 
@@ -87,3 +89,7 @@ def test_a_broken_frontend_breaks_its_law(mutant: type[Right]) -> None:
 
 def test_every_mutant_has_a_law_of_its_own() -> None:
     assert len(set(MUTANTS.values())) == len(MUTANTS) >= 4
+
+
+def test_the_fake_client_is_a_client() -> None:
+    assert not list(differences(FakeClient(), EngineClient))

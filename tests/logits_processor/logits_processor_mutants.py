@@ -60,6 +60,16 @@ class ForbidsNothing(Right):
     row = Sleeping
 
 
+class Backwards(Row):
+    def fill(self, mask_row: memoryview) -> None:
+        for id in self.banned():
+            mask_row[id // 32] &= ~(1 << 31 - id % 32)
+
+
+class CountsBitsFromTheTop(Right):
+    row = Backwards
+
+
 class Strict(Row):
     def fill(self, mask_row: memoryview) -> None:
         for word in range(len(mask_row)):
@@ -192,6 +202,7 @@ class OneScratchForAll(Right):
 MUTANTS: Mapping[type[Right], str] = {
     CannotGoBack: "test_a_row_has_what_the_contract_says",
     ForbidsNothing: "test_something_is_forbidden",
+    CountsBitsFromTheTop: "test_what_should_be_forbidden_is",
     LeavesNothing: "test_something_is_left",
     AssignsWords: "test_a_mask_is_only_cleared",
     CountsOnAWidth: "test_a_wider_mask_is_filled_alike",

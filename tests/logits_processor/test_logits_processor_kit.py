@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 
@@ -41,7 +41,15 @@ class Numbers:
         return Number(()) if sample.params.max_tokens == 9 else None
 
 
-class TestRight(LogitsProcessorKit):
+class PairKit(LogitsProcessorKit):
+    """For processors that let no two ids follow each other twice."""
+
+    def forbidden(self, sample: NewSample, accepted: Sequence[int]) -> Collection[int]:
+        ids = bytes(id % EOS for id in (*sample.token_ids, *accepted))
+        return [id for id in range(EOS) if bytes([ids[-1], id]) in ids]
+
+
+class TestRight(PairKit):
     provider = provider_of(Right)
 
 
@@ -53,13 +61,17 @@ class TestNumbers(LogitsProcessorKit):
     def samples(self) -> Sequence[NewSample]:
         return [NewSample(request_id=f"n{at}", sample=0, token_ids=(65,), params=SamplingParams(max_tokens=9 + at % 2)) for at in range(4)]
 
+    def forbidden(self, sample: NewSample, accepted: Sequence[int]) -> Collection[int]:
+        allowed = (*((EOS,) if accepted else ()), *(DIGITS if len(accepted) < 4 else ()))
+        return [id for id in range(EOS + 1) if id not in allowed]
+
     def walk(self, allowed: Sequence[int], draw: Random) -> int:
         return draw.choice(allowed)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_processor_breaks_its_law(mutant: type[Right]) -> None:
-    assert breaks(subject(LogitsProcessorKit, provider_of(mutant)), MUTANTS[mutant])
+    assert breaks(subject(PairKit, provider_of(mutant)), MUTANTS[mutant])
 
 
 def test_every_mutant_has_a_law_of_its_own() -> None:
