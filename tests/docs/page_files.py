@@ -10,7 +10,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def files(page: str) -> dict[str, str]:
     text = (DOCS / page).read_text("utf-8")
-    found = re.findall(r"`([\w/.-]+\.\w+)`:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"`([\w/.-]+\.\w+)`:\n\n(?:<!--[^>]*-->\n\n)?```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(found) == len(dict(found)), f"{page} shows a file twice"
     return dict(found)
 

@@ -30,7 +30,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield write("writing-plugins.md", tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("corekit_lifo", "corekit_logged", "corekit_counted", "newest")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("corekit_lifo", "corekit_ngram_guard", "corekit_logged", "corekit_counted", "newest")
+    ]:
         del sys.modules[name]
 
 
