@@ -70,7 +70,7 @@ def batch_of(draws: Sequence[Draw], rows: Sequence[int] | None, device: str, *, 
         seed=ints([draw.seed for draw in draws]),
         position=ints([draw.position for draw in draws]),
         index=ints([draw.index for draw in draws]),
-        banned=tuple((at, draw.banned) for at, draw in enumerate(draws) if draw.banned),
+        banned=tuple((at, ids) for at, draw in enumerate(draws) for ids in (draw.banned[:1], draw.banned[1:]) if ids),
         allowed=tuple((at, draw.allowed) for at, draw in enumerate(draws) if draw.allowed is not None),
         biases=Biases(sample=ints([b[0] for b in biases]), token_id=ints([b[1] for b in biases]), value=floats([b[2] for b in biases])) if biases else None,
         penalties=Penalties(

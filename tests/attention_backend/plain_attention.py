@@ -1,18 +1,18 @@
-"""A second backend, one row and one copy at a time, and one that wraps another: right parts that the kit must accept."""
+"""A second backend, one row and one copy at a time, and the one of the page, which wraps another: right parts that the kit must accept."""
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from corekit.api import AttentionBackend, AttentionPlan, BatchLayout, BuildContext, Copy, KvPlan, LayerSpec, Provider
-
-log = logging.getLogger(__name__)
+from corekit.api import BatchLayout, BuildContext, Copy, KvPlan, LayerSpec, Provider
 
 
 @dataclass
@@ -117,29 +117,6 @@ class Plain:
         return scores.softmax(-1)
 
 
-class Logging:
-    """Delegates everything, and logs what a step is made of."""
-
-    def __init__(self, inner: AttentionBackend) -> None:
-        self._inner = inner
-
-    def bytes_per_block(self, kv_dtype: str) -> int:
-        return self._inner.bytes_per_block(kv_dtype)
-
-    def allocate_kv(self, plan: KvPlan) -> None:
-        self._inner.allocate_kv(plan)
-
-    def copy_blocks(self, copies: Sequence[Copy]) -> None:
-        self._inner.copy_blocks(copies)
-
-    def plan(self, layout: BatchLayout) -> AttentionPlan:
-        log.debug("%d rows, %d tokens", layout.num_rows, layout.num_tokens)
-        return self._inner.plan(layout)
-
-    def run(self, layer: int, query: Any, key: Any, value: Any, plan: AttentionPlan, *, sinks: Any = None) -> Any:
-        return self._inner.run(layer, query, key, value, plan, sinks=sinks)
-
-
 def plain_provider(kind: type[Plain]) -> Provider[Any]:
     def build(context: BuildContext, options: None) -> Plain:
         assert context.model_spec is not None
@@ -149,4 +126,20 @@ def plain_provider(kind: type[Plain]) -> Provider[Any]:
 
 
 PLAIN = plain_provider(Plain)
-LOGGING = Provider(name="logging", api=1, summary="logs every step, and lets torch compute", build=lambda context, options: Logging(context.build("torch", {})))
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "slots" / "attention_backend.md"
+
+
+def block(name: str) -> str:
+    """The file of that name, as the slot's page shows it."""
+    (code,) = re.findall(rf"`{re.escape(name)}`:\n\n```\w+\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return str(code)
+
+
+def example() -> Any:
+    """`logging_attention.py`, as a module."""
+    module = ModuleType("logging_attention")
+    exec(compile(block("logging_attention.py"), str(PAGE), "exec"), module.__dict__)
+    return module
+
+
+LOGGING = example().LOGGING

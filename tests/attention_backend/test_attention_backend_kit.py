@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from plain_attention import LOGGING, PLAIN
+import sys
+from pathlib import Path
 
+import pytest
+from plain_attention import LOGGING, PLAIN, block
+
+from corekit.compose.composition import find_catalog
+from corekit.compose.config import load
 from corekit.testing import AttentionBackendKit
 
 
@@ -24,3 +30,12 @@ class TestLogging(AttentionBackendKit):
     """A wrapper declares nothing and passes."""
 
     provider = LOGGING
+
+
+def test_the_page_shows_how_to_use_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("logging_attention.py", "logging_attention.toml"):
+        (tmp_path / name).write_text(block(name), "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = load(tmp_path / "logging_attention.toml", environ={})
+    assert find_catalog(config).find("attention_backend", config.attention_backend.use, "here").plugin.module == "logging_attention"
+    monkeypatch.delitem(sys.modules, "logging_attention")

@@ -98,7 +98,6 @@ class NoInner(Counting):
 
     def __init__(self, inner: BlockAllocator) -> None:
         self._below = inner
-        self.num_taken = 0
 
     @property
     def prefix_cache(self) -> bool:

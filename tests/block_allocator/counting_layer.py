@@ -1,42 +1,27 @@
-"""A layer that counts, as an author would write it: it delegates and keeps numbers of its own."""
+"""The layer of docs/slots/block_allocator.md, as it stands there."""
 
 from __future__ import annotations
 
-from corekit.api import AllocatorStats, BlockAllocator, BlockKey, Blocks, PrefixMatch, PrefixQuery
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "slots" / "block_allocator.md"
 
 
-class Counting:
-    """Delegates everything; knows how many blocks were taken."""
+def block(name: str) -> str:
+    """The file of that name, as the page shows it."""
+    (code,) = re.findall(rf"`{re.escape(name)}`:\n\n```\w+\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return str(code)
 
-    def __init__(self, inner: BlockAllocator) -> None:
-        self.inner = inner
-        self.num_taken = 0
 
-    @property
-    def prefix_cache(self) -> bool:
-        return getattr(self.inner, "prefix_cache", False)
+def example() -> Any:
+    """`counting.py`, as a module."""
+    module = ModuleType("counting")
+    exec(compile(block("counting.py"), str(PAGE), "exec"), module.__dict__)
+    return module
 
-    @property
-    def available(self) -> int:
-        return self.inner.available
 
-    def take(self, count: int) -> Blocks | None:
-        taken = self.inner.take(count)
-        if taken is not None:
-            self.num_taken += count
-        return taken
-
-    def give(self, blocks: Blocks) -> None:
-        self.inner.give(blocks)
-
-    def find(self, query: PrefixQuery) -> PrefixMatch:
-        return self.inner.find(query)
-
-    def hold(self, match: PrefixMatch) -> Blocks | None:
-        return self.inner.hold(match)
-
-    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
-        return self.inner.publish(block, key, retain_until)
-
-    def stats(self) -> AllocatorStats:
-        return self.inner.stats()
+MODULE = example()
+Counting, COUNTING = MODULE.Counting, MODULE.COUNTING
