@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 from .scheduler_policy import Reason, RequestState, RequestView, StepPlan
@@ -47,7 +48,7 @@ class WaitingOrder:
         """victims_first: who gave way (or is parked) comes before who never ran, whatever the key says."""
         self._rank = _ranked(key, victims_first=victims_first)
         self._ranks: dict[int, Any] = {}  # by request id
-        self._sorted: list[Any] = []
+        self._sorted: list[Any] = []  # ranks; the last part of one is the id
         self._requests: list[RequestView] = []  # beside `_sorted`
 
     def on_arrive(self, request: RequestView) -> None:
@@ -55,7 +56,7 @@ class WaitingOrder:
             self.add(request)
 
     def on_progress(self, request: RequestView, prompt_tokens: int, output_tokens: int) -> None:
-        pass
+        """Changes nothing: a key holds still while its request waits."""
 
     def on_leave(self, request: RequestView) -> None:
         if request.id in self._ranks:
@@ -89,8 +90,8 @@ class WaitingOrder:
             return
         for request in requests:
             del self._ranks[request.id]
-        self._requests = [request for request in self._requests if request.id in self._ranks]
-        self._sorted = [self._ranks[request.id] for request in self._requests]
+        kept = [rank[-1] in self._ranks for rank in self._sorted]
+        self._sorted, self._requests = list(compress(self._sorted, kept)), list(compress(self._requests, kept))
 
     def _remove(self, request: RequestView) -> None:
         at = bisect_left(self._sorted, self._ranks.pop(request.id))

@@ -1,101 +1,55 @@
-"""fcfs against a plan that counts blocks, seats and tokens like the core does, without the core."""
+"""What fcfs promises beyond the kit: nobody overtakes, and the youngest gives way."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-from corekit.api import PASSED_OVER, Grant, Reason, Refusal
 from corekit.builtin.fcfs import Fcfs
+from corekit.testing.simulated_engine import Arrival, SimulatedEngine
+from corekit.testing.simulated_step import Sizes
 
 
-class Plan:
-    """Requests are names; each needs some blocks to go on. What was asked is kept in order."""
-
-    def __init__(
-        self, *, running: str, waiting: str, needs: dict[str, int], holds: dict[str, int], free_blocks: int, refuse: dict[str, Reason] | None = None
-    ) -> None:
-        def view(name: str) -> SimpleNamespace:
-            return SimpleNamespace(name=name)
-
-        self.running, self.waiting = [view(name) for name in running], [view(name) for name in waiting]
-        self.resident = list(self.running)
-        self.preempted: list[SimpleNamespace] = []
-        self.num_returning = 0
-        self.scheduled: list[str] = []
-        self.free_blocks = free_blocks
-        self._needs, self._holds, self._refuse = needs, dict(holds), refuse or {}
-
-    def schedule(self, request: SimpleNamespace, max_tokens: int | None = None) -> Grant:
-        if request.name in self._refuse:
-            return Grant(reason=self._refuse[request.name])
-        if request in self.preempted:
-            return Grant(reason=Reason.PREEMPTED)
-        need = self._needs.get(request.name, 0)
-        if need > self.free_blocks:
-            return Grant(reason=Reason.BLOCKS)
-        self.free_blocks -= need
-        self._holds[request.name] = self._holds.get(request.name, 0) + need
-        self.scheduled.append(request.name)
-        if request not in self.resident:
-            self.resident.append(request)
-        return Grant(1)
-
-    def schedule_many(self, requests: list[SimpleNamespace], start: int = 0) -> Refusal | None:
-        for index in range(start, len(requests)):
-            grant = self.schedule(requests[index])
-            if not grant and grant.reason is not None and grant.reason not in PASSED_OVER:
-                return Refusal(index, requests[index], grant.reason)
-        return None
-
-    def preempt(self, request: SimpleNamespace, mode: str | None = None) -> None:
-        self.resident.remove(request)
-        self.preempted.append(request)
-        self.free_blocks += self._holds.pop(request.name, 0)
-        if request.name in self.scheduled:
-            self.scheduled.remove(request.name)
+def engine(*lengths: int, max_tokens: int = 8, **sizes: int) -> SimulatedEngine:
+    """Requests 1, 2, ... of so many tokens wait."""
+    made = SimulatedEngine(Fcfs(), Sizes(**sizes))
+    for length in lengths:
+        made.arrive(Arrival(num_prompt_tokens=length, max_tokens=max_tokens))
+    return made
 
 
-def plan(**about) -> Plan:
-    step = Plan(**about)
-    Fcfs().plan(step)
-    return step
+def step(engine: SimulatedEngine) -> tuple[list[int], list[int]]:
+    """Who got tokens, and who gave way."""
+    engine.settle(engine.plan())
+    granted, victims = engine.log[-1]
+    return [id for id, _ in granted], list(victims)
 
 
 def test_running_requests_come_before_waiting_ones() -> None:
-    step = plan(running="ab", waiting="cd", needs={"c": 2, "d": 2}, holds={}, free_blocks=4)
-    assert step.scheduled == ["a", "b", "c", "d"]
+    some = engine(3, 3, max_num_batched_tokens=6)
+    assert step(some) == ([1, 2], [])
+    some.arrive(Arrival(num_prompt_tokens=9, max_tokens=1))
+    assert step(some) == ([1, 2, 3], [])
+    assert some.log[-1][0] == ((1, 1), (2, 1), (3, 4))
 
 
 def test_admission_stops_at_the_first_that_does_not_fit() -> None:
-    step = plan(running="", waiting="abc", needs={"a": 1, "b": 9, "c": 1}, holds={}, free_blocks=4)
-    assert step.scheduled == ["a"]  # c is younger than b and must not overtake it
+    assert step(engine(4, 40, 4, num_blocks=8, max_num_batched_tokens=64)) == ([1], [])  # 3 is younger than 2, and must not overtake it
 
 
-def test_one_that_is_not_ready_is_passed_over() -> None:
-    step = plan(running="", waiting="abc", needs={}, holds={}, free_blocks=4, refuse={"a": Reason.NOT_READY})
-    assert step.scheduled == ["b", "c"]
-
-
-def test_the_youngest_gives_way() -> None:
-    step = plan(running="abc", waiting="d", needs={"a": 1, "b": 1}, holds={"a": 3, "b": 3, "c": 2}, free_blocks=0)
-    assert [victim.name for victim in step.preempted] == ["c"]
-    assert step.scheduled == ["a", "b"]  # and nothing new is admitted in that step
-
-
-def test_a_request_that_fits_nowhere_gives_way_itself() -> None:
-    step = plan(running="ab", waiting="", needs={"a": 1, "b": 5}, holds={"a": 1, "b": 1}, free_blocks=1)
-    assert [victim.name for victim in step.preempted] == ["b"]
-    assert step.scheduled == ["a"]
-
-
-def test_an_empty_budget_preempts_nobody() -> None:
-    step = plan(running="ab", waiting="c", needs={}, holds={"a": 1, "b": 1}, free_blocks=0, refuse={"b": Reason.BUDGET, "c": Reason.BUDGET})
-    assert step.preempted == []
-    assert step.scheduled == ["a"]
+def test_the_youngest_gives_way_and_nobody_new_is_admitted() -> None:
+    some = engine(4, 4, 4, 4, num_blocks=3, max_num_seqs=4)
+    assert step(some) == ([1, 2, 3], [])
+    assert step(some) == ([1], [3, 2])  # each needs its second block: 3 makes room for 1, and 2 itself is then the youngest
+    while some.samples:
+        granted, _ = step(some)
+        assert granted == sorted(granted)
 
 
 def test_nobody_is_admitted_before_a_victim_has_come_back() -> None:
-    step = Plan(running="a", waiting="b", needs={}, holds={"a": 1}, free_blocks=5)
-    step.num_returning = 1
-    Fcfs().plan(step)
-    assert step.scheduled == ["a"]
+    some = engine(4, 8, num_blocks=4, depth=2, max_num_batched_tokens=64)
+    assert step(some) == ([1, 2], [])
+    some.arrive(Arrival(num_prompt_tokens=2, max_tokens=2))
+    assert step(some) == ([1], [2])
+    assert step(some) == ([1], [])  # a block is free for 3, and the last token of 2 is in flight
+    while some.samples:
+        order = [s.id for s in some.waiting]
+        assert order == sorted(order)
+        step(some)
