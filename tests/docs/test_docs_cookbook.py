@@ -7,8 +7,10 @@ import json
 import os
 import re
 import runpy
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -55,6 +57,24 @@ def writes_a_line_for_every_request(kitchen: Path) -> None:
     while len(lines := (kitchen / "requests.jsonl").read_text().splitlines()) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [json.loads(line)["num_output_tokens"] for line in lines] == [3, 3]
+
+
+def forbids_repetition(kitchen: Path) -> None:
+    """The model would say the same again and again; the guard's own folder is on the path in the place of its installation."""
+    params, model = SamplingParams(max_tokens=24, temperature=0), {"options": {"texts": ["lalalalalalalala"]}}
+
+    def trigrams(**more: Any) -> list[tuple[int, ...]]:
+        with LLM(model=model, **more) as llm:
+            ids = llm.generate("Say la.", params)[0].outputs[0].token_ids
+        return [ids[at : at + 3] for at in range(len(ids) - 2)]
+
+    assert len(set(trigrams())) < 5
+    sys.path.insert(0, str(DOCS.parent / "examples" / "corekit-ngram-guard"))
+    try:
+        guarded = trigrams(config="guard.toml", plugins={"import": ["corekit_ngram_guard"]})
+    finally:
+        del sys.path[0]
+    assert len(set(guarded)) == len(guarded) > 5
 
 
 def serves_from_a_web_application(kitchen: Path) -> None:
@@ -110,6 +130,7 @@ def lets_urgent_requests_go_first(kitchen: Path) -> None:
 RECIPES = {
     "Change who runs next": changes_who_runs_next,
     "Write a line of JSON for every request": writes_a_line_for_every_request,
+    "Forbid repetition": forbids_repetition,
     "Serve from your own web application": serves_from_a_web_application,
     "Two engines in one process": has_two_engines,
     "Let urgent requests go first": lets_urgent_requests_go_first,
