@@ -31,11 +31,9 @@ def progress_bar(label: str, num_bytes: int, *, shown: bool) -> Iterator[Any]:
 
 def say(text: str) -> None:
     """One line: above the bars of a terminal, else in the log. Who has no log finds it on stderr all the same."""
-    if on_terminal():
+    if not on_terminal() and log.hasHandlers():
+        log.info("%s", text)
+    elif sys.stderr is not None:
         from tqdm import tqdm
 
         tqdm.write(f"corekit: {text}", file=sys.stderr)
-    elif log.hasHandlers():
-        log.info("%s", text)
-    elif sys.stderr is not None:
-        sys.stderr.write(f"corekit: {text}\n")
