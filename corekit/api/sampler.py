@@ -67,7 +67,7 @@ class SamplingBatch:
     index: Tensor
     """int64: which sample of its request."""
     banned: Sequence[tuple[int, tuple[int, ...]]] = ()
-    """(sample, ids that it may not draw), for samples that have any."""
+    """(sample, ids that it may not draw), for samples that have any; a sample may stand here several times."""
     allowed: Sequence[tuple[int, tuple[int, ...]]] = ()
     """(sample, the only ids that it may draw), for samples that have such a list."""
     biases: Biases | None = None

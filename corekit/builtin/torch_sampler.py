@@ -13,7 +13,7 @@ from torch import Tensor
 
 from corekit.api import Logprobs, Sampled, SamplingBatch
 
-from .torch_shaping import is_shaped, shaped_rows
+from .torch_shaping import Shaper, is_shaped
 
 WEIGHT_BITS = 40
 """The likeliest id weighs 2**40. Sums of up to 2**23 ids are exact in int64; ids below 2**-40 of the likeliest are not drawn."""
@@ -30,7 +30,10 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 class TorchSampler:
-    """Without state: equal arguments draw equal ids, on every device up to the rounding of its exponential."""
+    """Equal arguments draw equal ids, on every device up to the rounding of its exponential."""
+
+    def __init__(self) -> None:
+        self._shaper = Shaper()
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
         if batch.all_greedy and not is_shaped(batch):
@@ -39,7 +42,7 @@ class TorchSampler:
         size = _chunk_size(logits)
         for first in range(0, len(token_ids), size):
             end = min(first + size, len(token_ids))
-            chunk = shaped_rows(logits, batch, first, end)
+            chunk = self._shaper.rows(logits, batch, first, end)
             token_ids[first:end] = chunk.argmax(-1) if batch.all_greedy else _draw_mixed(chunk, batch, slice(first, end))
         return Sampled(token_ids=token_ids)
 

@@ -7,14 +7,18 @@ entries that are not for a chunk are sent to a row that nobody reads.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import OrderedDict
 
 import torch
 from torch import Tensor
 
 from corekit.api import Biases, Penalties, SamplingBatch
 
-Lists = Sequence[tuple[int, tuple[int, ...]]]
+Ids = tuple[int, ...]
+Lists = list[tuple[int, Ids]]
+LONG = 256
+"""Lists of more ids than this are turned into masks, which are kept: the same list comes back step after step."""
+MAX_MASKS = 256
 
 
 def is_shaped(batch: SamplingBatch) -> bool:
@@ -22,17 +26,51 @@ def is_shaped(batch: SamplingBatch) -> bool:
     return bool(batch.biases or batch.penalties or batch.allowed or batch.banned)
 
 
-def shaped_rows(logits: Tensor, batch: SamplingBatch, first: int, end: int) -> Tensor:
-    """[end - first, vocab_size]: a copy of the logits of samples first .. end - 1, changed as the batch says.
+class Shaper:
+    """What it remembers is what was asked before, by the very tuple: it saves time and changes no draw."""
 
-    Half-precision logits become float32 where there is something to compute: a penalty must not be rounded away.
-    """
-    rows = logits[batch.logits_row[first:end]]
-    if batch.biases is not None or batch.penalties is not None:
-        rows = _computed(rows, batch, first)
-    _allow(rows, _within(batch.allowed, first, end))
-    _ban(rows, _within(batch.banned, first, end))
-    return rows
+    def __init__(self) -> None:
+        self._masks: OrderedDict[int, tuple[Ids, Tensor]] = OrderedDict()
+        """id of a tuple -> the tuple, which must not be freed before this entry, and its mask."""
+
+    def rows(self, logits: Tensor, batch: SamplingBatch, first: int, end: int) -> Tensor:
+        """[end - first, vocab_size]: a copy of the logits of samples first .. end - 1, changed as the batch says.
+
+        Half-precision logits become float32 where there is something to compute: a penalty must not be rounded away.
+        """
+        rows = logits[batch.logits_row[first:end]]
+        if batch.biases is not None or batch.penalties is not None:
+            rows = _computed(rows, batch, first)
+        for lists, keeps in ((batch.allowed, True), (batch.banned, False)):
+            if lists:
+                self._restrict(rows, [(sample - first, ids) for sample, ids in lists if first <= sample < end], keeps)
+        return rows
+
+    def _restrict(self, rows: Tensor, lists: Lists, keeps: bool) -> None:
+        short = [(row, ids) for row, ids in lists if len(ids) <= LONG]
+        for row, ids in lists:
+            if len(ids) > LONG:
+                mask = self._mask(ids, rows)
+                rows[row].masked_fill_(~mask if keeps else mask, float("-inf"))
+        if short and keeps:
+            which = _send([row for row, _ in short], rows.device)
+            keep = torch.zeros((len(short), rows.shape[1]), dtype=torch.bool, device=rows.device)
+            keep[_cells_of([(at, ids) for at, (_, ids) in enumerate(short)], rows)] = True
+            rows[which] = rows[which].masked_fill_(~keep, float("-inf"))
+        elif short:
+            rows[_cells_of(short, rows)] = float("-inf")
+
+    def _mask(self, ids: Ids, rows: Tensor) -> Tensor:
+        """[vocab_size]: which ids the list has."""
+        found = self._masks.pop(id(ids), None)
+        if found is None or len(found[1]) != rows.shape[1] or found[1].device != rows.device:
+            mask = torch.zeros(rows.shape[1], dtype=torch.bool)
+            mask[_cells_of([(0, ids)], mask[None])[1]] = True
+            found = ids, _send(mask, rows.device)
+        self._masks[id(ids)] = found
+        if len(self._masks) > MAX_MASKS:
+            self._masks.popitem(last=False)
+        return found[1]
 
 
 def _computed(rows: Tensor, batch: SamplingBatch, first: int) -> Tensor:
@@ -80,29 +118,12 @@ def _cells(whole: Tensor, row: Tensor, token_id: Tensor) -> tuple[Tensor, Tensor
     return torch.where(inside, row, last), torch.where(inside, token_id, 0)
 
 
-def _within(lists: Lists, first: int, end: int) -> dict[int, tuple[int, ...]]:
-    return {sample - first: ids for sample, ids in lists if first <= sample < end} if lists else {}
-
-
-def _allow(rows: Tensor, lists: dict[int, tuple[int, ...]]) -> None:
-    if lists:
-        keep = torch.zeros((len(lists), rows.shape[1]), dtype=torch.bool, device=rows.device)
-        keep[_listed(rows, dict(enumerate(lists.values())))] = True
-        which = _send(list(lists), rows.device)
-        rows[which] = rows[which].masked_fill_(~keep, float("-inf"))
-
-
-def _ban(rows: Tensor, lists: dict[int, tuple[int, ...]]) -> None:
-    if lists:
-        rows[_listed(rows, lists)] = float("-inf")
-
-
-def _listed(rows: Tensor, lists: dict[int, tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+def _cells_of(lists: Lists, rows: Tensor) -> tuple[Tensor, Tensor]:
     """(row, id) of everything in the lists that is an id of the vocabulary."""
     flat = array("q")
-    for listed in lists.values():
+    for _, listed in lists:
         flat.extend(listed)
-    row = torch.tensor(list(lists)).repeat_interleave(torch.tensor([len(listed) for listed in lists.values()]))
+    row = torch.tensor([row for row, _ in lists]).repeat_interleave(torch.tensor([len(listed) for _, listed in lists]))
     ids = torch.frombuffer(flat, dtype=torch.int64) if flat else torch.empty(0, dtype=torch.int64)
     inside = (ids >= 0) & (ids < rows.shape[1])
     return _send(row[inside], rows.device), _send(ids[inside], rows.device)

@@ -6,7 +6,7 @@ draw after guesses sees what it would have seen if they had been drawn one step 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ FORBIDDING = 2
 """Some ids may not be drawn."""
 
 Ids = tuple[int, ...]
+_FEW = 256
 
 
 class Restrictions:
@@ -42,35 +43,34 @@ class Restrictions:
         self.min_tokens = params.min_tokens if admission.end_ids else 0
         self._banned_ids = params.banned_token_ids
         self._single = tuple(word[0] for word in admission.bad_words if len(word) == 1)
-        self._always = self._banned_ids + self._single
-        self._young = self._always + self.end_ids
+        self._young = self._single + self.end_ids
         self._after: dict[int, list[tuple[Ids, int]]] = {}
         """The last but one id of a bad word -> (all but its last, its last)."""
         for word in admission.bad_words:
             if len(word) > 1:
                 self._after.setdefault(word[-2], []).append((word[:-1], word[-1]))
         self._longest = max((len(word) - 1 for word in admission.bad_words), default=0)
-        self._allowed_set = None if self.allowed is None else frozenset(self.allowed)
-        self._always_set = frozenset(self._always)
+        self._allowed_set = None if self.allowed is None else _set_of(self.allowed)
+        self._banned_set = _set_of(self._banned_ids)
 
     @property
     def level(self) -> int:
         """What holds for every draw, however long the output is."""
-        if self.allowed is not None or self._always or self._after:
+        if self.allowed is not None or self._banned_ids or self._single or self._after:
             return FORBIDDING
         return SHAPED if self.history is not None or len(self.bias_ids) else FREE
 
-    def banned(self, tokens: Sequence[int], guesses: Ids) -> Ids:
-        """The ids that may not come next."""
-        ids = self._young if self._num_output(tokens, guesses) < self.min_tokens else self._always
-        return ids + self._completing(tokens, guesses) if self._after else ids
+    def banned(self, tokens: Sequence[int], guesses: Ids) -> list[Ids]:
+        """The ids that may not come next, in lists. What may be long is the same object each time."""
+        short = self._young if self._num_output(tokens, guesses) < self.min_tokens else self._single
+        return [ids for ids in (self._banned_ids, short + self._completing(tokens, guesses)) if ids]
 
     def permits(self, id: int, tokens: Sequence[int], guesses: Ids) -> bool:
-        if (self._allowed_set is not None and id not in self._allowed_set) or id in self._always_set:
+        if (self._allowed_set is not None and id not in self._allowed_set) or id in self._banned_set or id in self._single:
             return False
         if self._num_output(tokens, guesses) < self.min_tokens and id in self.end_ids:
             return False
-        return not self._after or id not in self._completing(tokens, guesses)
+        return id not in self._completing(tokens, guesses)
 
     def named(self, tokens: Sequence[int]) -> list[tuple[str, bool, Ids]]:
         """(what the caller knows it by, whether it keeps these ids alone or takes them away, ids), for a message."""
@@ -85,6 +85,23 @@ class Restrictions:
 
     def _completing(self, tokens: Sequence[int], guesses: Ids) -> Ids:
         """The last ids of longer bad words whose others the output ends with."""
+        if not self._after:
+            return ()
         output = (*tokens[max(self._num_prompt, len(tokens) - self._longest) :], *guesses)
         candidates = self._after.get(output[-1], ()) if output else ()
         return tuple(last for others, last in candidates if output[-len(others) :] == others)
+
+
+class _Flags:
+    """A set of many ids, a byte for each id up to the highest: samples with long lists are many where one request has many samples."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._flags = np.zeros(max(ids) + 1, bool)
+        self._flags[np.array(ids, np.int64)] = True
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, int) and 0 <= id < len(self._flags) and bool(self._flags[id])
+
+
+def _set_of(ids: Ids) -> Container[int]:
+    return frozenset(ids) if len(ids) <= _FEW else _Flags(ids)

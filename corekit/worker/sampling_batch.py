@@ -49,9 +49,8 @@ def _restrictions(draws: Draws, which: slice, rows: Rows, send: Send) -> _Restri
     if not restricted:
         return {}
     mine = [(at, rows.restrictions[int(place[at])], rows.tokens[int(place[at])], draws.guesses(which.start + at)) for at in restricted]
-    banned = ((at, one.banned(tokens, guesses)) for at, one, tokens, guesses in mine)
     return {
-        "banned": tuple((at, ids) for at, ids in banned if ids),
+        "banned": tuple((at, ids) for at, one, tokens, guesses in mine for ids in one.banned(tokens, guesses)),
         "allowed": tuple((at, one.allowed) for at, one, _, _ in mine if one.allowed is not None),
         "biases": _biases([(at, one) for at, one, _, _ in mine if len(one.bias_ids)], send),
         "penalties": _penalties([(at, one, one.history.counts(guesses)) for at, one, _, guesses in mine if one.history is not None], len(place), send),

@@ -18,6 +18,7 @@ from corekit.builtin.torch_sampler import TorchSampler
 from corekit.testing.draws import GREEDY, Draw, batch_of, probabilities
 
 SAMPLER = TorchSampler()
+EVEN, ODD, FIRST = tuple(range(0, 800, 2)), (*range(1, 800, 2), -1, 1 << 40), tuple(range(350))
 
 
 def draw(logits: torch.Tensor, draws: list[Draw], rows: list[int] | None = None) -> list[int]:
@@ -54,6 +55,30 @@ def test_chunks_of_a_big_batch_change_nothing(monkeypatch: pytest.MonkeyPatch, s
     again = SAMPLER.logprobs(logits, ids, ids, 4)
     for name in ("chosen", "top_ids", "top"):
         assert torch.equal(getattr(again, name), getattr(logprobs, name))
+
+
+# -- long lists
+
+
+def test_long_lists_are_remembered_and_mean_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_shaping, "MAX_MASKS", 2)
+    sampler = TorchSampler()
+    for step in range(12):
+        size = (700, 900)[step // 4 % 2]
+        logits = torch.randn(4, size, generator=torch.Generator().manual_seed(step))
+        draws = [Draw(temperature=0.0, banned=EVEN), Draw(temperature=0.0, allowed=EVEN), Draw(temperature=0.0, allowed=ODD, banned=(3, *FIRST)), GREEDY]
+        got = sampler.sample(logits, batch_of(draws, None, "cpu")).token_ids.tolist()
+        ids = torch.arange(size)
+        even, odd = (ids % 2 == 0) & (ids < 800), (ids % 2 == 1) & (ids < 800)
+        kept = [~even, even, odd & (ids >= 350) & (ids != 3), ids >= 0]
+        assert got == [int(row.masked_fill(~may, float("-inf")).argmax()) for row, may in zip(logits, kept, strict=True)]
+
+
+def test_a_list_is_not_taken_for_one_that_is_gone() -> None:
+    sampler, logits = TorchSampler(), torch.zeros(1, 700)
+    for start in range(40):
+        allowed = tuple(range(start, start + 300))  # freed after this turn: the next may lie at its address
+        assert sampler.sample(logits, batch_of([Draw(temperature=0.0, allowed=allowed)], None, "cpu")).token_ids.tolist() == [start]
 
 
 # -- filters
