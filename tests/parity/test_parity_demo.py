@@ -21,6 +21,9 @@ from corekit.engine.engine import Engine
 from corekit.engine.request import NewRequest
 
 NUM_TOKENS = 64
+PLAIN = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+PENALISED_PROMPT = 9
+PENALISED = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, repetition_penalty=1.25, banned_token_ids=(253, 28, 30), prompt_logprobs=0)
 MIN_MARGIN = 1e-3
 """In logits. Between chunks of 7 and a whole prompt they were seen to differ by at most 5e-5."""
 CHATS = (
@@ -56,16 +59,20 @@ def prompts(demo_source: WeightSource) -> Prompts:
 
 
 @pytest.fixture(scope="module")
-def wanted(demo_source: WeightSource, prompts: Prompts) -> list[list[int]]:
-    """What the library's own loop answers, all prompts in one batch that is padded on the left."""
+def library(demo_source: WeightSource) -> Any:
     config = transformers.AutoConfig.for_model(**dict(demo_source.config))
-    model: Any = transformers.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=dict(demo_source.tensors()), dtype=torch.float32).eval()
+    return transformers.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=dict(demo_source.tensors()), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def wanted(library: Any, prompts: Prompts) -> list[list[int]]:
+    """What the library's own loop answers, all prompts in one batch that is padded on the left."""
     width = max(len(prompt) for prompt in prompts)
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     length = {"max_new_tokens": NUM_TOKENS, "min_new_tokens": NUM_TOKENS}
     with torch.inference_mode():
-        out = model.generate(
+        out = library.generate(
             ids, attention_mask=seen, do_sample=False, eos_token_id=None, pad_token_id=0, output_logits=True, return_dict_in_generate=True, **length
         )
     best = torch.stack(out.logits, 1).topk(2, -1).values
@@ -79,9 +86,39 @@ def test_the_reference_answers_are_varied(wanted: list[list[int]]) -> None:
     assert sum(len(set(answer)) > 32 for answer in wanted) > len(wanted) * 3 // 4
 
 
+@pytest.fixture(scope="module")
+def penalised(library: Any, prompts: Prompts) -> tuple[list[int], list[float]]:
+    """(what the library answers to PENALISED, the logprob of each token of its prompt but the first)."""
+    ids = torch.tensor([prompts[PENALISED_PROMPT]])
+    length = {"max_new_tokens": PENALISED.max_tokens, "min_new_tokens": PENALISED.max_tokens, "eos_token_id": None, "pad_token_id": 0}
+    banned = list(PENALISED.banned_token_ids)
+    with torch.inference_mode():
+        out = library.generate(
+            ids,
+            do_sample=False,
+            repetition_penalty=PENALISED.repetition_penalty,
+            suppress_tokens=banned,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **length,
+        )
+        logits = library(ids).logits[0, :-1].log_softmax(-1)
+    best = torch.stack(out.scores, 1).topk(2, -1).values
+    assert (best[..., 0] - best[..., 1]).min() > MIN_MARGIN, "a prompt on which rounding could decide proves nothing"
+    return out.sequences[0, ids.shape[1] :].tolist(), logits.gather(1, ids[0, 1:, None])[:, 0].tolist()
+
+
 @pytest.mark.parametrize(("block_size", "num_blocks", "part"), [(4, 150, 0), (16, 38, 1)])
-def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[int]], demo_cache_dir: Path, block_size: int, num_blocks: int, part: int) -> None:
-    """Eight requests that arrive one after another, in chunks of 7, in a pool that is too small for them at the end."""
+def test_the_engine_answers_like_generate(
+    prompts: Prompts,
+    wanted: list[list[int]],
+    penalised: tuple[list[int], list[float]],
+    demo_cache_dir: Path,
+    block_size: int,
+    num_blocks: int,
+    part: int,
+) -> None:
+    """Eight requests that arrive one after another, in chunks of 7, in a pool that is too small for them at the end; then a penalised one."""
     asked = list(zip(prompts, wanted, strict=True))[part * 8 : part * 8 + 8]
     config = {
         "model": {"use": "transformers", "dtype": "float32", "max_model_len": 256},
@@ -91,26 +128,28 @@ def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[in
         "scheduler": {"max_num_seqs": 8, "long_prefill_token_threshold": 7, "preemption": "recompute"},
     }
     assembly = assemble(config, frontends=(), environ={"COREKIT_CACHE": str(demo_cache_dir)}, progress=False)
+    jobs = [(prompt, PLAIN) for prompt, _ in asked] + [(prompts[PENALISED_PROMPT], PENALISED)]
     with closing(assembly):  # never started: its engine is stepped here and not by a thread
-        answers = greedy(assembly.engine, [prompt for prompt, _ in asked])
+        answers, logprobs = run(assembly.engine, jobs)
         assert assembly.engine.stats().num_preemptions > 1, "the pool is not small enough to prove anything about preemption"
         assert assembly.engine.audit() == []
-    assert answers == [answer for _, answer in asked]
+    assert answers == [*(answer for _, answer in asked), penalised[0]]
+    assert logprobs == pytest.approx(penalised[1], abs=1e-3)
 
 
-def greedy(engine: Engine, prompts: Prompts) -> list[list[int]]:
-    """Answers of NUM_TOKENS each; a request arrives every second step."""
-    answers: list[list[int]] = [[] for _ in prompts]
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+def run(engine: Engine, jobs: Sequence[tuple[tuple[int, ...], SamplingParams]]) -> tuple[list[list[int]], list[float]]:
+    """(the answers, the logprobs of the one prompt that asks for them); a request arrives every second step."""
+    answers: list[list[int]] = [[] for _ in jobs]
+    logprobs: list[float] = []
     for number in range(3000):
-        if number % 2 == 0 and number // 2 < len(prompts):
+        if number % 2 == 0 and number // 2 < len(jobs):
             at = number // 2
-            engine.submit(
-                NewRequest(request_id=str(at), token_ids=prompts[at], params=params, max_tokens=NUM_TOKENS, seed=0, end_ids=(), arrival_time=float(number))
-            )
+            prompt, params = jobs[at]
+            engine.submit(NewRequest(request_id=str(at), token_ids=prompt, params=params, max_tokens=params.max_tokens or 0, end_ids=()))
         for delta in engine.step():
             assert delta.error is None
             answers[int(delta.request_id)] += delta.token_ids
-        if engine.idle and number // 2 >= len(prompts):
-            return answers
+            logprobs += [one.logprob for one in delta.prompt_logprobs or () if one is not None]
+        if engine.idle and number // 2 >= len(jobs):
+            return answers, logprobs
     raise AssertionError("the answers did not end")
