@@ -50,7 +50,7 @@ def test_version_and_help() -> None:
     assert invoke("--version") == (0, f"corekit {__version__}\n", "")
     code, out, _ = invoke("--help")
     assert code == 0
-    for verb in ("serve", "run", "check", "config", "plugins", "bench"):
+    for verb in ("serve", "run", "chat", "check", "config", "plugins", "bench"):
         assert f"\n  {verb} " in out
 
 
