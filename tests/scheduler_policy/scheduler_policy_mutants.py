@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from corekit.api import Provider, Reason, RequestState, RequestView, SchedulerPolicy, StepPlan, WaitingOrder, plan_in_order
+from corekit.api import PASSED_OVER, Provider, Reason, RequestState, RequestView, SchedulerPolicy, StepPlan, WaitingOrder, plan_in_order
 
 
 class ShortestFirst(WaitingOrder):
@@ -156,12 +156,18 @@ class Remembers(ShortestFirst):
         self.served.append(request)
 
 
-class SortsAll:
-    """Sorts all that wait in every step, seats or none."""
+class PicksOneByOne:
+    """Looks through all that wait for each that it admits."""
 
     def plan(self, step: StepPlan) -> None:
-        waiting = sorted(step.waiting, key=lambda r: r.num_prompt_tokens)
-        plan_in_order(_Shown(step, waiting), admit=lambda r: r.arrival)
+        at, left = 0, list(step.waiting)
+        while (stopped := step.schedule_many(step.running, at)) and stopped.reason is Reason.BLOCKS:
+            step.preempt(step.resident[-1])
+            at = stopped.index
+        while left and step.seats and not step.preempted and not step.num_returning:
+            left.remove(best := min(left, key=lambda r: r.num_prompt_tokens))
+            if step.schedule(best).reason not in (None, *PASSED_OVER):
+                break
 
 
 class _Shown:
@@ -188,7 +194,7 @@ MUTANTS: dict[type, str] = {
     Ages: "test_views_are_only_read",
     KeepsThePlan: "test_the_plan_is_used_during_plan_only",
     Remembers: "test_who_left_is_forgotten",
-    SortsAll: "test_a_plan_looks_at_few",
+    PicksOneByOne: "test_a_plan_looks_at_few",
 }
 
 

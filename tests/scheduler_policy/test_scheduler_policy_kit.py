@@ -11,14 +11,17 @@ from corekit.testing import SchedulerPolicyKit
 
 class TestFcfs(SchedulerPolicyKit):
     provider = "fcfs"
+    max_reads = 10_000
 
 
 class TestPriority(SchedulerPolicyKit):
     provider = "priority"
+    max_reads = 10_000
 
 
 class TestPlanInOrder(SchedulerPolicyKit):
     provider = provider_of(ShortestFirst)
+    max_reads = 10_000
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
