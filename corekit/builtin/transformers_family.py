@@ -22,6 +22,7 @@ from corekit.api import LayerSpec, ModelSpec, WeightSource
 from .transformers_attention import PROBE, ProbeStep, Unsupported, register
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 NUM_PROBED = 3
 """Tokens of the probe: enough to tell tokens from batch, heads and layers by shape."""
 
@@ -40,6 +41,9 @@ def find_family(source: WeightSource) -> Family:
         raise Unsupported("the source has no weights; transformers runs models that have some")
     config = _config(source.config)
     model_class = _model_class(config, source.config)
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION_KINDS)
+    if kinds:
+        raise Unsupported(f"{model_class.__name__} has layers of kind {', '.join(kinds)}: they keep a state of their own, which is no KV cache")
     context = getattr(config, "max_position_embeddings", None)
     if not isinstance(context, int) or context < 1:
         raise Unsupported("its configuration names no context length (max_position_embeddings)")

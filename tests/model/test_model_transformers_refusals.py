@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor
 
 from corekit.api import LayerSpec, Shard
+from corekit.builtin import transformers_family
 from corekit.builtin.transformers_attention import ProbeStep, Unsupported, _Mask
 from corekit.builtin.transformers_model import TransformersModel, refusals
 
@@ -31,6 +32,9 @@ LLAMA: dict[str, Any] = {
     "pad_token_id": 0,
     "bos_token_id": 1,
 }
+
+
+RECURRENT_GEMMA = {**LLAMA, "model_type": "recurrent_gemma", "architectures": ["RecurrentGemmaForCausalLM"], "num_hidden_layers": 3}
 
 
 @dataclass
@@ -76,7 +80,19 @@ def llama_state(**changes: Any) -> dict[str, Tensor]:
         ({"model_type": "falcon"}, "FalconForCausalLM computes its attention itself"),
         ({"model_type": "mamba"}, "MambaForCausalLM computes its attention itself"),
         ({"model_type": "qwen3_next"}, "Qwen3NextForCausalLM computes its attention itself"),
+        (
+            {"model_type": "lfm2", "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+            "Lfm2ForCausalLM has layers of kind conv: they keep a state",
+        ),
+        (RECURRENT_GEMMA, "RecurrentGemmaForCausalLM has layers of kind linear_attention: they keep a state"),
+        ({"model_type": "minimax"}, "MiniMaxForCausalLM has layers of kind linear_attention: they keep a state"),
+        ({"model_type": "bart"}, "encoder"),
+        ({"model_type": "jamba"}, "JambaForCausalLM computes its attention itself"),
+        ({"model_type": "rwkv"}, "RwkvForCausalLM computes its attention itself"),
+        ({"model_type": "bloom"}, "BloomForCausalLM computes its attention itself"),
         ({"model_type": "gemma3"}, "more than text"),
+        ({"model_type": "llama4"}, "more than text|not a causal"),
+        ({"model_type": "qwen2_vl"}, "more than text|not a causal"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM is not a causal"),
     ],
 )
@@ -105,7 +121,7 @@ def test_a_source_without_weights_is_refused() -> None:
     [
         ({"model_type": "diffllama", "architectures": ["DiffLlamaForCausalLM"]}, "calls attention twice"),
         ({"model_type": "nemotron", "architectures": ["NemotronForCausalLM"]}, "not handed the keywords"),
-        ({"model_type": "recurrent_gemma", "architectures": ["RecurrentGemmaForCausalLM"], "num_hidden_layers": 3}, r"layers \[0, 1\] of 3"),
+        ({"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "attention_chunk_size": 64}, "what layer 0 sees depends on more than positions"),
         ({"model_type": "doge", "architectures": ["DogeForCausalLM"]}, "trial without weights"),
         ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "both directions"),
     ],
@@ -113,6 +129,12 @@ def test_a_source_without_weights_is_refused() -> None:
 def test_what_only_a_trial_shows_is_refused_without_weights(config: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         built({**LLAMA, **config})
+
+
+def test_layers_that_never_attend_are_refused_whatever_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_family, "ATTENTION_KINDS", frozenset({"sliding_attention", "linear_attention"}))
+    with pytest.raises(Unsupported, match=r"layers \[0, 1\] of 3"):
+        built(RECURRENT_GEMMA)
 
 
 def test_the_spec_says_what_the_layers_do() -> None:
