@@ -75,7 +75,7 @@ def test_raw_response(client: openai.OpenAI) -> None:
 
 def test_errors(live: Live, client: openai.OpenAI, engine: PlainClient) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=MODEL, messages=MESSAGES, presence_penalty=1.0)
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, presence_penalty=2.5)
     assert refused.value.param == "presence_penalty"
     assert refused.value.type == "invalid_request_error"
     with pytest.raises(openai.NotFoundError) as unknown:
