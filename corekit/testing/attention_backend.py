@@ -10,7 +10,7 @@ from torch import Tensor
 
 from corekit.api import BatchLayout, BlockRef, Copy
 
-from .attention_features import FeatureLaws
+from .attention_features import MAX_TOKENS, FeatureLaws
 from .attention_rig import NUM_HOST_BLOCKS, AttentionRig, Row
 from .block_answers import answers
 from .block_stack import found
@@ -56,6 +56,13 @@ class AttentionBackendKit(FeatureLaws):
             fresh, pieced, old = rig.row(), rig.row(), rig.row()
             self.close(rig, [(pieced, 4), (old, 9)], "two prompts")
             self.close(rig, [(pieced, 1), (fresh, 1), (old, 1)], "rows of one token: the end of a prompt, a whole prompt, a decode")
+
+    def test_long_rows(self) -> None:
+        """Rows of some six hundred positions, by chunks and then by decodes, beside a short one."""
+        for rig in self.rigs(num_tokens=MAX_TOKENS):
+            long, short = rig.row(), rig.row()
+            for rows in ([(long, 250)], [(long, 250)], [(short, 3), (long, 130)], [(long, 1), (short, 1)], [(short, 1), (long, 1)]):
+                self.close(rig, rows, f"rows (length before, new tokens) {[(row.length, count) for row, count in rows]}")
 
     def test_unwritten_memory_never_leaks(self) -> None:
         """Blocks hold NaN beyond what their new owner wrote, and a table may end in blocks that nobody wrote yet: neither affects a result."""

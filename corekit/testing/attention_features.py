@@ -11,7 +11,7 @@ from corekit.api import BuildContext, LayerSpec, ModelSpec
 from .attention_rig import AttentionRig, Row
 from .kit import Kit
 
-NUM_BLOCKS, NUM_TOKENS = 24, 96
+NUM_BLOCKS, NUM_TOKENS, MAX_TOKENS = 24, 96, 1024
 """A pool has so many blocks at least, and of small blocks so many that so many tokens fit."""
 FEATURES: Final = frozenset({"window", "chunk", "soft_cap", "sinks", "kv_sharing", "value_dim"})
 
@@ -42,21 +42,21 @@ class FeatureLaws(Kit):
 
     def _with(self, layers: tuple[LayerSpec, ...], context: BuildContext) -> BuildContext:
         """The context of a model with these layers."""
-        model = ModelSpec(architecture="kit", layers=layers, vocab_size=64, context_length=256, hidden_size=32, dtype=context.dtype)
-        return replace(context, model_spec=model, max_model_len=256, max_num_seqs=16, max_num_batched_tokens=256)
+        model = ModelSpec(architecture="kit", layers=layers, vocab_size=64, context_length=MAX_TOKENS, hidden_size=32, dtype=context.dtype)
+        return replace(context, model_spec=model, max_model_len=MAX_TOKENS, max_num_seqs=16, max_num_batched_tokens=256)
 
-    def rig(self, *layers: LayerSpec, dtype: str | None = None, block_size: int | None = None, seed: int = 0) -> AttentionRig:
+    def rig(self, *layers: LayerSpec, dtype: str | None = None, block_size: int | None = None, seed: int = 0, num_tokens: int = NUM_TOKENS) -> AttentionRig:
         """A fresh backend for these layers (one plain layer if none are given), with its pools allocated."""
         layers, dtype, block_size = layers or (self.spec(),), dtype or self.dtypes[0], block_size or self.block_sizes[0]
         context = replace(self._with(layers, self.context()), dtype=dtype, kv_dtype=dtype, block_size=block_size)
-        backend, num_blocks = self.build(context), max(NUM_BLOCKS, -(-NUM_TOKENS // block_size))
+        backend, num_blocks = self.build(context), max(NUM_BLOCKS, -(-num_tokens // block_size))
         return AttentionRig(backend, layers, block_size=block_size, num_blocks=num_blocks, dtype=dtype, device=context.device, seed=seed)
 
-    def rigs(self, *layers: LayerSpec) -> Iterator[AttentionRig]:
+    def rigs(self, *layers: LayerSpec, num_tokens: int = NUM_TOKENS) -> Iterator[AttentionRig]:
         """One for each dtype, with another block size each time, and for each block size."""
         for at in range(max(len(self.dtypes), len(self.block_sizes))):
             dtype, block_size = self.dtypes[at % len(self.dtypes)], self.block_sizes[at % len(self.block_sizes)]
-            yield self.rig(*layers, dtype=dtype, block_size=block_size, seed=at)
+            yield self.rig(*layers, dtype=dtype, block_size=block_size, seed=at, num_tokens=num_tokens)
 
     def allowed(self, rig: AttentionRig) -> float:
         return self.tolerances[str(rig.dtype).removeprefix("torch.")]

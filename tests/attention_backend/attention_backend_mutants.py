@@ -89,6 +89,14 @@ class DecodesOnly(Plain):
         return super().attend(query, part, pools, spec, sinks)
 
 
+class LastPartition(Plain):
+    """Long rows are cut into partitions of 512 positions, and the last one wins."""
+
+    def sees(self, key: Tensor, position: Tensor, spec: LayerSpec) -> Tensor:
+        seen = super().sees(key, position, spec)
+        return seen & (key >= 512) if len(key) > 512 and len(position) == 1 else seen
+
+
 class WholeBlocks(Plain):
     """Reads whole blocks and gives what lies beyond no weight: zero times NaN is NaN."""
 
@@ -226,6 +234,7 @@ MUTANTS = [
     Mutant(Interleaved, "test_query_heads_share_kv_heads"),
     Mutant(UsualScale, "test_scale"),
     Mutant(DecodesOnly, "test_a_prompt_of_one_token"),
+    Mutant(LastPartition, "test_long_rows"),
     Mutant(WholeBlocks, "test_unwritten_memory_never_leaks"),
     Mutant(LastSlot, "test_a_slot_of_minus_one_writes_nothing"),
     Mutant(SkipsPadding, "test_padding_rows_affect_nothing"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from pathlib import Path
 
 import pytest
 from counting_layer import COUNTING, block
 from host_layer import HostLayer
 
-from corekit.api import Provider
+from corekit.api import AllocatorStats, BlockKey, Blocks, BuildContext, PrefixMatch, PrefixQuery, Provider
 from corekit.compose.composition import find_catalog
 from corekit.compose.config import load
 from corekit.testing import BlockAllocatorKit
@@ -30,6 +31,57 @@ class TestCounting(BlockAllocatorKit):
 class TestPrefixCache(BlockAllocatorKit):
     provider = CACHE
     abilities = frozenset({"prefix_cache", "eviction_sink", "audit"})
+
+
+class Forgetful(PlainPrefixCache):
+    """Findable means: while somebody uses it. Right, if not of much use."""
+
+    def give(self, blocks: Blocks) -> None:
+        for given in blocks.ids:
+            if given in self._key_of:
+                del self._block_of[self._key_of.pop(given)]
+        self.inner.give(blocks)
+
+
+class TestForgetfulCache(BlockAllocatorKit):
+    provider = Provider(name="forgetful", api=1, summary="findable while it is used", build=lambda context, options: Forgetful(context.inner))
+    abilities = frozenset({"prefix_cache"})
+
+
+class OldestFirst:
+    """A bottom that hands out what was given back longest ago."""
+
+    def __init__(self, context: BuildContext) -> None:
+        if context.inner is not None:
+            raise ValueError("it is a bottom")
+        assert context.num_blocks is not None
+        self.free = deque(range(1, context.num_blocks + 1))
+
+    @property
+    def available(self) -> int:
+        return len(self.free)
+
+    def take(self, count: int) -> Blocks | None:
+        return Blocks(tuple(self.free.popleft() for _ in range(count))) if count <= len(self.free) else None
+
+    def give(self, blocks: Blocks) -> None:
+        self.free.extend(blocks.ids)
+
+    def find(self, query: PrefixQuery) -> PrefixMatch:
+        return PrefixMatch()
+
+    def hold(self, match: PrefixMatch) -> Blocks | None:
+        return None if match.blocks else Blocks()
+
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        return True
+
+    def stats(self) -> AllocatorStats:
+        return AllocatorStats(num_free=len(self.free))
+
+
+class TestOldestFirst(BlockAllocatorKit):
+    provider = Provider(name="oldest-first", api=1, summary="a bottom of another order", build=lambda context, options: OldestFirst(context))
 
 
 class TestHostOverFreeList(BlockAllocatorKit):
