@@ -31,7 +31,9 @@ def parse(line: str) -> None:
     command: click.Command = main
     words = shlex.split(line)
     context = click.Context(main, info_name="corekit")
-    while isinstance(command, click.Group) and words:
+    while isinstance(command, click.Group):
+        if "list" in command.list_commands(context) and (not words or words[0] not in command.list_commands(context)):
+            words = ["list", *words]  # `corekit plugins` alone
         name, command, words = command.resolve_command(context, words)  # type: ignore[assignment]
     command.make_context(name, words)
 
