@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 # Before anything imports torch: OpenMP's threads sleep between regions instead of spinning against their neighbours.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+# One each: where a whole run has several processes, they have the cores among them.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else str(min(2, os.cpu_count() or 1)))
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,6 +60,12 @@ def demo_source(demo_cache_dir: Path) -> WeightSource:
     from corekit.weights import DEMO_SOURCE, open_source
 
     return open_source(DEMO_SOURCE, cache_dir=demo_cache_dir, progress=False)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process for each core when everything runs; none besides this one for a file or two, where starting them would take longer."""
+    chosen = [argument for argument in config.args if Path(argument).resolve() != ROOT / "tests"]
+    return 0 if chosen or config.option.markexpr or config.option.keyword else len(os.sched_getaffinity(0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
