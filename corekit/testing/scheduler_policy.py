@@ -34,7 +34,7 @@ class SchedulerPolicyKit(Kit):
     work_conserving: ClassVar[bool] = True
     max_work: ClassVar[float] = 6.0
     max_reads: ClassVar[int] = 100_000
-    num_scenarios: ClassVar[int] = 30
+    num_scenarios: ClassVar[int] = 24
 
     def context(self) -> BuildContext:
         return BuildContext(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64, block_size=4, num_blocks=16, clock=lambda: 0.0)

@@ -12,6 +12,8 @@ from corekit.api import PASSED_OVER, Grant, PreemptMode, Reason, Refusal, Reques
 
 from .simulated_step import Sample, Step
 
+MAX_READS = 500_000
+"""Of one plan; many times what looking at ten thousand requests takes."""
 READABLE = frozenset(name for name in vars(RequestView) if not name.startswith("_"))
 
 
@@ -46,6 +48,8 @@ class View:
         if name not in READABLE:
             raise AttributeError(f"a RequestView has no attribute {name!r}; it has {', '.join(sorted(READABLE))}")
         self._conduct.num_reads += 1
+        if self._conduct.num_reads > MAX_READS:
+            raise RuntimeError(f"plan() has read {MAX_READS} attributes of requests: it looks at each of them again and again")
         return getattr(self._sample, name)
 
     def __setattr__(self, name: str, value: object) -> None:
