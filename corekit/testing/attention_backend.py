@@ -205,7 +205,7 @@ class AttentionBackendKit(FeatureLaws):
 
     def test_the_engine_answers_the_same(self) -> None:
         """Where float64 is declared: a whole engine on it, with steps in flight, copies and a pool too small, answers each request as if it were alone."""
-        if "float64" not in self.dtypes or self.device != "cpu":
+        if "float64" not in self.dtypes or self.context().device != "cpu":
             return
         stack = [found("free-list")]
         alone = answers(stack, {}, num_blocks=64, together=False)

@@ -58,6 +58,14 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
             ledger = self.ledger(cache=True)
             assert ledger.caches, 'it hides the prefix cache of the layer beneath: give it a property prefix_cache = getattr(self.inner, "prefix_cache", False)'
 
+    def test_a_layer_passes_on_swapping(self) -> None:
+        """Over a layer that parks blocks on the host, SupportsSwap is shown: else nobody makes the host blocks that the layer beneath copies to."""
+        below = self.context().inner
+        if isinstance(below, SupportsSwap) and below.num_host_blocks:
+            swap = self.ledger().swap
+            assert swap is not None, "the layer beneath swaps: pass on num_host_blocks, swap_out, swap_in and drop"
+            assert swap.num_host_blocks >= below.num_host_blocks, f"num_host_blocks is {swap.num_host_blocks}, of the layer beneath {below.num_host_blocks}"
+
     def test_the_whole_pool_is_handed_out_and_nothing_else(self) -> None:
         """All of 1..num_blocks can be taken, each once; block 0 never."""
         for make in self.makers():

@@ -118,6 +118,10 @@ class HidesCache(Counting):
     prefix_cache = False  # type: ignore[assignment]
 
 
+class HidesSwap(Counting):
+    """Fit for a stack that swaps nothing, and put above one that does."""
+
+
 class Backwards(Counting):
     def give(self, blocks: Blocks) -> None:
         self.inner.give(Blocks(blocks.ids[::-1]))
@@ -345,6 +349,8 @@ class Mutant:
     @property
     def kit(self) -> str:
         """Which stack it is tried on."""
+        if self.part is HidesSwap:
+            return "above"
         return next(
             name for name, kind in (("bottom", FreeList), ("layer", Counting), ("cache", PlainPrefixCache), ("host", HostLayer)) if issubclass(self.part, kind)
         )
@@ -370,6 +376,7 @@ MUTANTS = [
     Mutant(CountsGives, "test_everything_is_back_at_the_end"),
     Mutant(NoInner, "test_a_layer_stands_on_the_one_beneath"),
     Mutant(HidesCache, "test_a_layer_passes_on_the_prefix_cache"),
+    Mutant(HidesSwap, "test_a_layer_passes_on_swapping"),
     Mutant(Backwards, "test_order_of_a_given_table_is_kept"),
     Mutant(ByTokens, "test_the_engine_answers_the_same"),
     Mutant(FoundLater, "test_what_is_published_is_found"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from counting_layer import COUNTING, block
+from counting_layer import COUNTING, Counting, block
 from host_layer import HostLayer
 
-from corekit.api import AllocatorStats, BlockKey, Blocks, BuildContext, PrefixMatch, PrefixQuery, Provider
+from corekit.api import AllocatorStats, BlockKey, Blocks, BuildContext, PrefixMatch, PrefixQuery, Provider, Ticket
 from corekit.compose.composition import find_catalog
 from corekit.compose.config import load
 from corekit.testing import BlockAllocatorKit
@@ -92,6 +93,29 @@ class TestHostOverFreeList(BlockAllocatorKit):
 class TestHostOverCache(BlockAllocatorKit):
     provider = HOST
     beneath = (CACHE, "free-list")
+    abilities = frozenset({"swap", "prefix_cache"})
+
+
+class CountingSwap(Counting):
+    """The layer of the page where it stands above one that swaps."""
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self.inner.num_host_blocks
+
+    def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
+        return self.inner.swap_out(blocks, keys)
+
+    def swap_in(self, ticket: Ticket) -> Blocks | None:
+        return self.inner.swap_in(ticket)
+
+    def drop(self, ticket: Ticket) -> None:
+        self.inner.drop(ticket)
+
+
+class TestCountingOverAll(BlockAllocatorKit):
+    provider = Provider(name="counting-swap", api=1, summary="counts above a layer that swaps", build=lambda context, options: CountingSwap(context.inner))
+    beneath = (HOST, CACHE, "free-list")
     abilities = frozenset({"swap", "prefix_cache"})
 
 

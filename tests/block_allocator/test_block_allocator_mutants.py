@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from block_allocator_mutants import MUTANTS, Mutant
 from kit_mutants import breaks, laws, subject
-from test_block_allocator_kit import CACHE
+from test_block_allocator_kit import CACHE, HOST
 
 from corekit.testing import BlockAllocatorKit, Kit
 
 OF_ANY_KIT = {name for name in dir(Kit) if name.startswith("test_")}
-STACKS = {"bottom": (), "layer": ("free-list",), "cache": ("free-list",), "host": (CACHE, "free-list")}
+STACKS = {"bottom": (), "layer": ("free-list",), "cache": ("free-list",), "host": (CACHE, "free-list"), "above": (HOST, CACHE, "free-list")}
 ABILITIES = {"host": frozenset({"swap", "prefix_cache"}), "cache": frozenset({"prefix_cache"})}
 
 
