@@ -60,7 +60,7 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
 
     def test_a_layer_passes_on_swapping(self) -> None:
         """Over a layer that parks blocks on the host, SupportsSwap is shown: else nobody makes the host blocks that the layer beneath copies to."""
-        below = self.context().inner
+        below: Any = self.context().inner
         if isinstance(below, SupportsSwap) and below.num_host_blocks:
             swap = self.ledger().swap
             assert swap is not None, "the layer beneath swaps: pass on num_host_blocks, swap_out, swap_in and drop"
