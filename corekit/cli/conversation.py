@@ -116,11 +116,11 @@ class Talk:
         except KeyboardInterrupt:
             if not self._at_terminal:
                 raise
-            note = "(stopped)" if said else "(stopped before the first word; the question is forgotten)"
+            note = "(stopped)" if said else "\n(stopped before the first word; the question is forgotten)"  # below the ^C
         except (InvalidRequest, RequestFailed) as error:
             if not self._at_terminal:
                 raise
-            note = self._sorry(error)
+            note = self._sorry(error, begun=bool(said))
         if said or whole:
             click.echo()
             self._conversation.turns.append((question, "".join(said)))
@@ -141,10 +141,10 @@ class Talk:
             return "(the context is full: /forget or /clear before the next question)" if self._at_terminal else "(the context is full)"
         return f"(stopped at --max-tokens {self._params.max_tokens})"
 
-    def _sorry(self, error: InvalidRequest | RequestFailed) -> str:
+    def _sorry(self, error: InvalidRequest | RequestFailed, *, begun: bool) -> str:
         """What went wrong, and how to go on. Nothing is dropped that the user did not drop."""
         if not isinstance(error, InvalidRequest) or error.code != TOO_LONG:
-            return f"corekit: {error}. The question is forgotten"
+            return f"corekit: {error}. {'What was said is kept' if begun else 'The question is forgotten'}"
         kept = len(self._conversation.turns)
         advice = f"/forget drops the oldest of {kept} questions and answers, /clear all" if kept else "ask something shorter"
         return f"corekit: the question was not sent: {error}. To go on, {advice}"

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
-from .log import adopt
+from .log import adopt, draws_bars
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
@@ -19,7 +19,7 @@ def loaded(config: Config, *, max_tokens: int | None, chats: bool, advice: str, 
     from corekit.compose.composition import compose
 
     with failing(CONFIG, debug=debug):
-        composition = compose(config, given={"frontend": ()}, clock=time.monotonic)
+        composition = compose(config, given={"frontend": ()}, clock=time.monotonic, progress=draws_bars())
     adopt()
     if chats and not composition.tokenizer.has_chat_template:
         fail(f"{composition.source.name} has no chat template: it is not a chat model. {advice}", USAGE)

@@ -57,14 +57,23 @@ def adopt() -> None:
                 logger.propagate = True
 
 
+def draws_bars() -> bool:
+    """Whether a bar on stderr would stand between no lines that are for machines."""
+    return not (_alone() and sys.stderr.isatty())
+
+
 def tell(message: str, *, level: int = logging.INFO, error: Exception | None = None) -> None:
     """A line of the verb itself on stderr, below the traceback of error; one more log line where nothing else may be there."""
-    if any(isinstance(handler, _Lines) and handler.alone for handler in logging.getLogger().handlers):
+    if _alone():
         logging.getLogger("corekit").log(level, message, exc_info=error)
         return
     if error is not None:
         traceback.print_exception(error)
     click.echo(message, err=True)
+
+
+def _alone() -> bool:
+    return any(isinstance(handler, _Lines) and handler.alone for handler in logging.getLogger().handlers)
 
 
 def _before(as_json: bool) -> list[structlog.typing.Processor]:

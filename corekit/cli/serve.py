@@ -14,7 +14,7 @@ from corekit.compose.errors import BindError
 
 from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, LOAD, failing
-from .log import adopt, set_up
+from .log import adopt, draws_bars, set_up
 from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def serve(
             from corekit.compose.composition import compose
 
             with failing(CONFIG, debug=debug):
-                composition = compose(config, clock=time.monotonic)
+                composition = compose(config, clock=time.monotonic, progress=draws_bars())
             adopt()
             with failing(LOAD, debug=debug):
                 assembly = finish(composition, bind=True)

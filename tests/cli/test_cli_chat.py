@@ -19,6 +19,8 @@ from click.testing import CliRunner, Result
 
 from corekit.api import SamplingParams
 from corekit.cli import main
+from corekit.cli.conversation import Conversation, Talk
+from corekit.compose.assemble import assemble
 from corekit.llm import LLM
 
 HEAD = """
@@ -109,7 +111,34 @@ def test_bad_usage(invoke: Invoke, arguments: list[str]) -> None:
     assert invoke(*arguments).exit_code == 2
 
 
+@pytest.mark.slow
+def test_an_interrupt_ends_a_talk_from_a_pipe(tmp_path: Path) -> None:
+    command = [*MAIN, "chat", write(tmp_path, ENDLESS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdin.write(b"hello\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(4) == b"tick"
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(20) == 130
+
+
 # -- at a terminal
+
+
+def test_a_fault_of_one_answer_is_not_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"use": "scripted", "options": {"texts": ["Hello."], "raise_on": ord("!")}}
+    tables = {"model": {"source": "none", **model}, "tokenizer": {"use": "bytes"}, "engine": {"threads": 1}, "block_allocator": {"num_blocks": 8}}
+    conversation = Conversation()
+    with assemble(tables, frontends=()) as assembly, Talk(assembly.client, SamplingParams(max_tokens=8), conversation) as talk:
+        talk._at_terminal = True
+        for question in ("one", "two!", "three"):
+            talk._turn(question)
+    assert conversation.turns == [("one", "Hello."), ("three", "Hello.")]
+    assert "scripted to fail" in (said := capsys.readouterr()).err
+    assert said.err.endswith("The question is forgotten\n")
+    assert said.out == "Hello.\nHello.\n"
 
 
 class AtTerminal:
@@ -199,7 +228,11 @@ def test_a_talk_with_commands_an_answer_that_is_stopped_and_an_interrupt_at_the_
     assert chat.say("/forget") == "(forgotten: hello; left: 1)", "what was stopped is kept, what was not sent is not"
     assert chat.say("/clear") == "(everything is forgotten)"
     assert chat.say("/forget") == "(there is nothing to forget)"
+    time.sleep(0.2)  # see below
     chat.type(INTERRUPT)
+    time.sleep(0.2)
+    if chat.process.poll() is None:
+        chat.type(INTERRUPT)
     assert chat.end() == 0
     assert "Traceback" not in chat.shown
 
@@ -227,6 +260,7 @@ def test_a_signal_that_ends_processes_ends_it(tmp_path: Path, at_terminal: Calla
     if at != "> ":
         chat.type("hello\n")
         chat.wait_for(at)
+    time.sleep(0.5)  # between its prompt and its first look at the keys Python's line editor hears of a signal with the next key only
     chat.process.send_signal(signal.SIGTERM)
     assert chat.end() == 143
     assert "Traceback" not in chat.shown

@@ -16,7 +16,7 @@ import structlog
 from tqdm import tqdm
 
 from corekit.cli import main
-from corekit.cli.log import FORMAT, adopt, set_up, tell
+from corekit.cli.log import FORMAT, adopt, draws_bars, set_up, tell
 
 
 class Terminal(io.StringIO):
@@ -128,6 +128,15 @@ def test_colors_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch
         text = fault(Terminal(), monkeypatch, for_machines=False)
     assert ("\x1b[" in text) is colors
     assert "it broke" in text
+
+
+@pytest.mark.parametrize(("kind", "asked", "drawn"), [(Terminal, "json", False), (Terminal, "auto", True), (io.StringIO, "json", True)])
+def test_no_bar_between_lines_for_machines(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO], asked: str, drawn: bool) -> None:
+    """Off a terminal what would be a bar is lines of the log."""
+    monkeypatch.setattr(sys, "stderr", kind())
+    with in_context(asked):
+        set_up("info", for_machines=True)
+    assert draws_bars() is drawn
 
 
 def test_a_bar_steps_aside_for_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
