@@ -56,6 +56,12 @@ def read_files(first: Stored, where: str) -> GgufFiles:
     return GgufFiles(stored=stored, metadata=header.metadata, tensors=tensors)
 
 
+def is_later_part(path: Path) -> bool:
+    """By its name a part that the first one leads to."""
+    found = PART.fullmatch(path.name)
+    return found is not None and int(found[2]) > 1
+
+
 def _one(path: Path) -> Stored:
     return Stored((path,))
 

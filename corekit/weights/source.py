@@ -81,8 +81,12 @@ def _open_chunks(source: str, *, cache_dir: Path, allow_unpinned: bool, progress
 
 
 def _only_candidate(folder: Path, source: str) -> Path:
-    """What a package holds: one .gguf file or one folder with a config.json."""
-    found = sorted(folder.rglob("*.gguf")) + sorted({path.parent for path in folder.rglob("config.json") if any(path.parent.glob("*.safetensors"))})
+    """What a package holds: one .gguf file, the first of its parts, or one folder with a config.json."""
+    from .gguf_files import is_later_part
+
+    found = sorted(path for path in folder.rglob("*.gguf") if not is_later_part(path)) + sorted(
+        {path.parent for path in folder.rglob("config.json") if any(path.parent.glob("*.safetensors"))}
+    )
     if len(found) == 1:
         return found[0]
     if not found:

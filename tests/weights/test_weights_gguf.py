@@ -11,10 +11,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from gguf.constants import GGMLQuantizationType as Kind
-from weights_files import HEADS, HIDDEN, KV_HEADS, LAYERS, VOCAB, llama_tensors, write_gguf
+from weights_files import HEADS, HIDDEN, KV_HEADS, LAYERS, VOCAB, WIDTH, llama_tensors, write_gguf
 
-from corekit.api import WeightSource
+from corekit.api import Shard, WeightSource
+from corekit.builtin.transformers_model import TransformersModel
+from corekit.testing.dense_rows import DenseRows, Piece
 from corekit.weights import SourceError, open_source
 from corekit.weights.gguf_header import read_header
 from corekit.weights.stored import Stored
@@ -45,6 +48,26 @@ def test_only_the_llama_family_is_reordered(tmp_path: Path, architecture: str) -
     source = opened(write_gguf(tmp_path / "m.gguf", written, architecture=architecture))
     for name, tensor in source.tensors():
         np.testing.assert_array_equal(tensor.numpy(), written[name])
+
+
+@pytest.mark.parametrize(("architecture", "bias"), [("llama", False), ("qwen2", True)])
+def test_the_model_of_a_file_gives_the_librarys_logits(tmp_path: Path, architecture: str, bias: bool) -> None:
+    """Configuration, names, order of rows, biases and the tied head together: what is read from the file is the model that was written."""
+    written = llama_tensors(bias=bias)
+    source = opened(write_gguf(tmp_path / "m.gguf", written, architecture=architecture, extra={f"{architecture}.rope.freq_base": 1e5}))
+    model = TransformersModel(source, device="cpu", dtype="float32")
+    model.load(source, Shard())
+    sizes = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_hidden_layers": LAYERS, "max_position_embeddings": 128}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    config = transformers.AutoConfig.for_model(architecture, **sizes, **heads, rope_parameters={"rope_type": "default", "rope_theta": 1e5})
+    reference = transformers.AutoModelForCausalLM.from_config(config).eval()
+    missing = reference.load_state_dict({name: torch.from_numpy(array) for name, array in written.items()}, strict=False)
+    assert missing == (["lm_head.weight"], [])
+    ids = [(7 * at + 3) % VOCAB for at in range(20)]
+    (found,) = DenseRows(model).step(Piece(0, ids))
+    with torch.inference_mode():
+        wanted = reference(input_ids=torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3 * float(wanted.std()))
 
 
 @pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_1, Kind.Q4_0, Kind.Q5_1, Kind.BF16, Kind.F16])

