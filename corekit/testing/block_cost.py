@@ -59,14 +59,15 @@ def cost(ledger: Ledger) -> Mapping[str, int]:
     """Operation -> its cost, in a pool of which a half is used and a quarter is idle, if the stack keeps blocks idle."""
     stack, tally = ledger.stack, _Tally()
     block_id = tally.block_ids()
-    taken = [stack.take(1) for _ in range(ledger.num_blocks)]
-    blocks = [block_id(one.ids[0]) for one in taken if one is not None]
+    taken = stack.take(ledger.num_blocks)
+    assert taken is not None, "take of all blocks of a fresh stack is None"
+    blocks = [block_id(block) for block in taken.ids]
     quarter = len(blocks) // 4
     if ledger.caches:
         for block, key in zip(blocks[:quarter], key_chain(*range(quarter)), strict=True):
             stack.publish(block, key)
-    for block in blocks[: 2 * quarter]:
-        stack.give(Blocks((block,)))
+    stack.give(Blocks(tuple(blocks[:quarter])))
+    stack.give(Blocks(tuple(blocks[quarter : 2 * quarter])))
     rounds = [_round(ledger, tally, block_id, key) for key in key_chain(*range(-ROUNDS, 0))]
     return {name: min(one[name] for one in rounds) for name in rounds[0]}
 
