@@ -201,8 +201,8 @@ class StepPlan(Protocol):
     def victims_for(self, request: RequestView, candidates: Iterable[RequestView]) -> Sequence[RequestView] | None:
         """Who of candidates has to give way so that `schedule(request)` finds room. A peek: nobody gives way by it.
 
-        They are taken in their order until there is room; those that then turn out to make no difference are left out. Empty:
-        there is room. None: not even all of them would do, or room is not what request lacks.
+        They are taken in their order until there is room; those that hold no blocks, and those that then turn out to make no
+        difference, are left out. Empty: there is room. None: not even all of them would do, or room is not what request lacks.
         """
         ...
 

@@ -33,7 +33,7 @@ class Priority(WaitingOrder):
 
 
 class Turn:
-    """One step. `running`: those that ran when it began and did not give way, by rank; victims come from its end."""
+    """One step. `running`: those that ran when it began, by rank; victims come from its end."""
 
     def __init__(self, order: WaitingOrder, step: StepPlan, running: list[RequestView]) -> None:
         self._order = order
@@ -47,18 +47,9 @@ class Turn:
         decodes: list[RequestView] = []
         for request in self._running:
             (self.rest if request.is_prefill else decodes).append(request)
-        held: list[RequestView] = []
         at = 0
-        while stopped := self._step.schedule_many(decodes, at):
-            at = stopped.index
-            if stopped.reason is not Reason.BLOCKS:
-                held += decodes[at:]
-                break
-            if not self._make_room(stopped.request):
-                held.append(stopped.request)
-                at += 1
-        if held:
-            self.rest = deque(sorted([*self.rest, *held], key=rank))
+        while (stopped := self._step.schedule_many(decodes, at)) and stopped.reason is Reason.BLOCKS:
+            at = stopped.index + (not self._make_room(stopped.request))
 
     def go_on(self, waiting: Sequence[RequestView]) -> None:
         """Unfinished prompts and admissions in one line. Victims take their place in `waiting` at once: behind who is asked."""
@@ -88,7 +79,6 @@ class Turn:
         victims = self._step.victims_for(request, self._behind(request))
         for victim in victims or ():
             self._step.preempt(victim)
-            self._running.remove(victim)
             self._order.add(victim)
         return bool(victims)  # nobody: there is room, but the allocator broke its word
 

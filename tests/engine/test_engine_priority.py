@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bare import Bare
-from prefix_layer import PrefixLayer
+from prefix_layer import PrefixLayer, Unreliable
 
 from corekit.api import Reason, RequestState
 from corekit.builtin.free_list import FreeList
@@ -283,6 +283,26 @@ def test_a_long_prompt_of_low_priority_leaves_the_budget_to_the_urgent() -> None
     assert [(row.request, row.num_tokens) for row in bare.step()] == [(urgent, 1), (low, 9)]
     bare.run()
     assert bare.scheduler.num_preemptions == 0
+
+
+def test_nobody_gives_way_for_budget_alone() -> None:
+    bare = Bare(Judged(), max_num_seqs=8, budget=4)
+    low = [bare.add(1, priority=9) for _ in range(3)]
+    bare.step()
+    urgent = [bare.add(1, priority=0) for _ in range(2)]
+    assert [row.request for row in bare.step()] == [*low, urgent[0]]
+    assert bare.scheduler.num_preemptions == 0
+    bare.run()
+
+
+def test_an_allocator_that_breaks_its_word_stops_nobody_for_long() -> None:
+    rng = random.Random(0)
+    bare = Bare(Priority(), stack=Unreliable(FreeList(12), lambda: rng.random() < 0.2), num_blocks=12)
+    for number in range(12):
+        bare.add(rng.randint(1, 20), priority=number % 3, max_tokens=12)
+    bare.run()
+    assert bare.scheduler.num_preemptions
+    assert not bare.scheduler.planner.reported - {"outgrown"}
 
 
 def test_a_budget_below_the_next_token_of_all_goes_by_rank() -> None:
