@@ -154,6 +154,14 @@ def test_values_that_are_not_finite_are_a_fault_of_their_row(draws: int) -> None
     assert set(result.prompt_logprobs) == {1}
 
 
+def test_a_row_that_fails_in_its_draw_shows_nothing() -> None:
+    rig = Rig()
+    nothing = SamplingParams(temperature=0, prompt_logprobs=1, allowed_token_ids=(5,), banned_token_ids=(5,))
+    result = rig.step(rig.admit(0, PROMPT, len(PROMPT), params=nothing), rig.admit(1, PROMPT, len(PROMPT), params=ASKING))
+    assert list(result.faults) == [0]
+    assert set(result.prompt_logprobs) == {1}
+
+
 def test_a_sampler_without_logprobs_shows_none() -> None:
     class Plain:
         def sample(self, logits, batch):

@@ -21,9 +21,10 @@ NUM_TOKENS = 16
 
 
 class Guessing:
-    """The fingerprint model, whose guesses are what its samples will answer, some of them spoilt."""
+    """The fingerprint model, whose guesses are what its samples will answer, unless they are spoilt: about a quarter of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spoils: bool = True) -> None:
+        self.spoils = spoils
         self.inner = fingerprint(vocab_size=VOCAB, max_draft_tokens=4)
         self.whole: list[list[int]] = []
 
@@ -33,7 +34,7 @@ class Guessing:
     def draft(self, token_ids, count):
         found = next((whole for whole in self.whole if whole[: len(token_ids)] == list(token_ids)), ())
         guesses = found[len(token_ids) : len(token_ids) + count]
-        return [(id + 1) % VOCAB if (id + len(token_ids) + at) % 4 == 0 else id for at, id in enumerate(guesses)]
+        return [(id + 1) % VOCAB if self.spoils and (id + len(token_ids) + at) % 4 == 0 else id for at, id in enumerate(guesses)]
 
 
 def random_params(rng: random.Random) -> dict:
@@ -138,6 +139,25 @@ def test_a_history_is_a_count(prompt: list[int], output: list[int], cut: int, gu
         assert dict(zip(ids.tolist(), num_output.tolist(), strict=True)) == {id: right[id] for id in {*prompt, *output, *more}}
 
 
+def test_an_end_id_may_be_guessed_as_soon_as_there_are_enough() -> None:
+    free = answer((1, 2), 6, GREEDY)
+    assert free[3] not in free[:3]
+    model, params = Guessing(spoils=False), SamplingParams(temperature=0, min_tokens=3)
+    model.whole = [[1, 2, *free]]
+    rig = Rig(model)
+    unlikely = next(id for id in range(VOCAB) if id not in free)
+    rig.step(rig.admit(0, (1, 2), 2, params=params, end_ids=(free[3],), bad_words=((unlikely,),)))
+    assert rig.step(rig.go(0, 7, 5, num_drafts=4)).tokens == ((tuple(free[1:]),),)
+
+
+def test_a_place_forgets_who_had_it() -> None:
+    rig = Rig(fingerprint(vocab_size=VOCAB))
+    (likeliest,) = answer((1, 2), 1, GREEDY)
+    rig.step(rig.admit(0, (1, 2), 2, params=SamplingParams(temperature=0, banned_token_ids=(likeliest,), frequency_penalty=2.0)))
+    result = rig.step(rig.admit(1, (1, 2), 2, params=SamplingParams(temperature=0, logprobs=0)), gone=(0,))
+    assert result.tokens == (((likeliest,),),)
+
+
 def test_what_nobody_asked_for_is_not_sent() -> None:
     seen = []
 
@@ -218,8 +238,9 @@ def test_a_sampler_that_draws_what_is_forbidden_is_named(way: str) -> None:
     assert "passes over what its batch forbids" in result.faults[0]
 
 
-def test_nothing_left_after_a_guess_ends_the_sample_one_token_later_as_without_guesses() -> None:
-    model = Guessing()
+@pytest.mark.parametrize("spoils", [False, True])
+def test_nothing_left_after_a_guess_ends_the_sample_in_the_next_step_as_without_guesses(spoils: bool) -> None:
+    model = Guessing(spoils=spoils)
     free = answer((1, 2), 4, GREEDY)
     bad_words = tuple((*free[:3], id) for id in range(VOCAB))  # nothing may follow the third
     model.whole = [[1, 2, *free]]
