@@ -27,7 +27,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "testing": ("api", "compose"),
     "llm": ("api", "compose", "engine.client"),
     "bench": ("api", "compose", "engine.client", "engine.request", "llm", "__version__"),
-    "cli": ("api", "compose", "engine.client", "weights.errors", "llm", "bench", "scaffold", "__version__"),
+    "cli": ("api", "compose", "engine.client", "weights.errors", "llm", "bench", "scaffold", "testing.check", "__version__"),
     "scaffold": (),
     "__main__": ("cli",),
 }
