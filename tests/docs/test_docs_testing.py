@@ -19,20 +19,20 @@ PAGE = (DOCS / "testing-plugins.md").read_text("utf-8")
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The plugin of the other guide, and the files of this one in the place of its test."""
+    """The plugin of the allocator's page, and the files of this one in the place of its test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    write("writing-plugins.md", tmp_path)
+    write("slots/block_allocator.md", tmp_path)
     yield write("testing-plugins.md", tmp_path)
-    for name in ("corekit_counted", "test_counted", "test_counted_engine"):
+    for name in ("counting", "test_counting", "test_counting_engine"):
         sys.modules.pop(name, None)
 
 
 def test_the_test_files_pass(desk: Path) -> None:
-    module = import_module("test_counted")
-    module.TestCounted().test_what_goes_out_and_comes_back_is_counted()
+    module = import_module("test_counting")
+    module.TestCounting().test_the_peak_is_the_most_that_were_used_at_once()
     module.test_the_law_sees_a_count_that_is_wrong()
-    import_module("test_counted_engine").test_no_answer_depends_on_the_layer()
+    import_module("test_counting_engine").test_no_answer_depends_on_the_layer()
 
 
 def test_a_broken_part_fails_as_the_page_says(desk: Path) -> None:
@@ -43,8 +43,8 @@ def test_a_broken_part_fails_as_the_page_says(desk: Path) -> None:
     names: dict[str, object] = {}
     exec(compile(code, "testing-plugins.md", "exec"), names)
     greedy = names["Greedy"]
-    counted = import_module("corekit_counted").COUNTED
-    kit = type("OnGreedy", (BlockAllocatorKit,), {"provider": replace(counted, build=lambda context, options: greedy(context.inner))})  # type: ignore[operator]
+    counting = import_module("counting").COUNTING
+    kit = type("OnGreedy", (BlockAllocatorKit,), {"provider": replace(counting, build=lambda context, options: greedy(context.inner))})  # type: ignore[operator]
     assert getattr(kit, law).__doc__ == docstring
     with pytest.raises(AssertionError) as caught:
         getattr(kit(), law)()

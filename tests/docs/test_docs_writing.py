@@ -1,10 +1,9 @@
-"""The plugins of the guides run: as distributions, as modules on the path, under their kits; and its tables are complete."""
+"""The plugins of the guides run: as distributions, as modules on the path; and its tables are complete."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +30,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield write("writing-plugins.md", tmp_path)
     for name in [
-        name for name in sys.modules if name.partition(".")[0] in ("corekit_lifo", "corekit_ngram_guard", "corekit_logged", "corekit_counted", "newest")
+        name for name in sys.modules if name.partition(".")[0] in ("corekit_lifo", "corekit_ngram_guard", "logging_any", "logging_attention", "newest")
     ]:
         del sys.modules[name]
 
@@ -59,21 +58,14 @@ def test_the_messages_are_those_of_the_code() -> None:
     assert [message for message in quoted if message not in SOURCES] == []
 
 
-@pytest.mark.parametrize("name", ["logged", "counted"])
-def test_what_wraps_another_changes_no_answer(name: str, desk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_wraps_another_changes_no_answer(desk: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = answers()
-    caplog.set_level("DEBUG", f"corekit_{name}")
-    assert answers(config=f"{name}.toml") == expected
-    assert (name == "logged") == any("step of 2 rows" in record.message for record in caplog.records)
-
-
-@pytest.mark.parametrize("name", ["logged", "counted"])
-def test_what_wraps_another_keeps_every_law_of_its_kit(name: str, desk: Path) -> None:
-    (kit,) = (found for key, found in runpy.run_path(f"test_{name}.py").items() if key.startswith("Test"))
-    laws = [law for law in dir(kit) if law.startswith("test_")]
-    assert len(laws) > 5
-    for law in laws:
-        getattr(kit(), law)()
+    write("slots/attention_backend.md", desk)
+    caplog.set_level("DEBUG", "logging_attention")
+    assert answers(config="logging_any.toml") == expected
+    assert any("2 rows" in record.message for record in caplog.records)
+    with pytest.raises(ConfigError, match=r"wraps = 'torhc': no such provider\. Did you mean 'torch'"):
+        answers(config="logging_any.toml", attention_backend={"options": {"inner": "torhc"}})
 
 
 # corekit-lifo as a real distribution, and the README's module beside it
