@@ -52,8 +52,7 @@ class WaitingOrder:
         self._requests: list[RequestView] = []  # beside `_sorted`
 
     def on_arrive(self, request: RequestView) -> None:
-        if request.state is not RequestState.RUNNING:  # a sibling begins on the seat that its leader reserved
-            self.add(request)
+        self.add(request)  # a sibling, which begins on a seat that its leader reserved, is dropped by `now`
 
     def on_progress(self, request: RequestView, prompt_tokens: int, output_tokens: int) -> None:
         """Changes nothing: a key holds still while its request waits."""

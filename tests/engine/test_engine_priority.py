@@ -305,6 +305,24 @@ def test_an_allocator_that_breaks_its_word_stops_nobody_for_long() -> None:
     assert not bare.scheduler.planner.reported - {"outgrown"}
 
 
+def test_a_block_that_is_promised_and_not_given_is_not_waited_for() -> None:
+    class Refusing(FreeList):
+        refuses = False
+
+        def take(self, count: int) -> Any:
+            return None if self.refuses else super().take(count)
+
+    stack = Refusing(12)
+    bare = Bare(Priority(), stack=stack, num_blocks=12)
+    grows, late = bare.add(4), bare.add(3)
+    bare.step()
+    stack.refuses = True
+    assert [row.request for row in bare.step()] == [late]
+    stack.refuses = False
+    assert grows in [row.request for row in bare.step()]
+    bare.run()
+
+
 def test_a_budget_below_the_next_token_of_all_goes_by_rank() -> None:
     bare = Bare(Judged(), max_num_seqs=4, budget=2)
     low = [bare.add(1, priority=9, max_tokens=20) for _ in range(2)]

@@ -68,7 +68,21 @@ def test_an_order_that_was_not_told_finds_out(deaf_to: tuple[str, ...]) -> None:
     """The fallback planned, or the policy is wrapped by one that passes nothing on: everybody still has a place."""
     for seed in range(20):
         scenario = random_scenario(Random(seed), num_arrivals=20)
-        play(SimulatedEngine(Compared(victims_first=True, deaf_to=deaf_to), scenario.sizes), scenario, max_steps=5000)
+        engine = SimulatedEngine(policy := Compared(victims_first=True, deaf_to=deaf_to), scenario.sizes)
+        play(engine, scenario, max_steps=5000)
+        engine.arrive(Arrival(num_prompt_tokens=1, max_tokens=2))
+        engine.plan()
+        assert len(policy._requests) == 1
+
+
+def test_many_leave_the_order_at_once() -> None:
+    engine = SimulatedEngine(policy := Compared(victims_first=True), Sizes(num_blocks=400, max_num_seqs=40, max_num_batched_tokens=400))
+    for number in range(100):
+        engine.arrive(Arrival(num_prompt_tokens=1 + number % 7, max_tokens=3))
+    while engine.samples:
+        engine.settle(engine.plan())
+    assert len(engine.log[0][0]) == 40
+    assert not policy._requests
 
 
 class InOrder:
