@@ -17,7 +17,7 @@ from .kit import Kit
 from .memory_weights import MemoryWeights
 
 PROMPT_LENGTHS = (11, 1, 17, 6)
-MAX_TENSORS_TRIED = 8
+MAX_TENSORS_TRIED = 5
 UNEXPECTED = "model.layers.0.a_tensor_of_another_model.weight"
 
 
