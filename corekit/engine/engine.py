@@ -226,6 +226,7 @@ class Engine:
             finished, scheduler.finished = scheduler.finished, []
             for group in finished:
                 self._close(group)
+                group.samples.clear()  # they refer to it: what has left need not wait for the garbage collector
         return deltas
 
     def _close(self, group: Group) -> None:

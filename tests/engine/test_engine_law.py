@@ -5,6 +5,7 @@ A hypothesis machine chooses what happens and when; a seeded walk covers many mo
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from walk import plain_answer, walk
 from world import Setting, World
+
+from corekit.engine.request import Request
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +112,18 @@ def test_a_bad_word_is_not_completed_by_a_guess() -> None:
         for at in range(6):
             world.ask(**asked, bad_words=(plain[at : at + 2],))
     world.finish()
+
+
+def test_what_has_left_does_not_wait_for_the_garbage_collector() -> None:
+    world = World(Setting(depth=3))
+    gc.collect()
+    gc.disable()
+    try:
+        for n in (1, 3, 1, 1):
+            world.ask([1, 2, 3], n=n, max_tokens=4 * n)
+        world.finish()
+        last = {*world.scheduler.step.running, *world.scheduler.step.admitted}
+        left = [thing for thing in gc.get_objects() if type(thing) is Request and thing not in last]
+        assert not left, "a finished request is part of a cycle"
+    finally:
+        gc.enable()
