@@ -109,7 +109,7 @@ class Fingerprint:
     def draft(self, token_ids: Sequence[int], count: int) -> Sequence[int]:
         """The greedy continuation, with about a third of the guesses spoilt."""
         start, options = len(token_ids), self._options
-        guesses = solo(token_ids, max_tokens=count, options=options)
+        guesses = solo(token_ids, max_tokens=count, options=options) if count > 0 else ()
         return [(guess + 1) % options.vocab_size if (guess + start + at) % 3 == 0 else guess for at, guess in enumerate(guesses)]
 
 

