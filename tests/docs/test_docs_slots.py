@@ -31,6 +31,13 @@ def page(slot: Slot) -> str:
     return (DOCS / "slots" / f"{slot.name}.md").read_text("utf-8")
 
 
+def test_the_index_lists_every_slot_as_the_contract_has_it() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(slots/(\w+)\.md\) \| ([\w ]+) \| ([\w, ]+) \|", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)
+    chosen = {"one": "one", "stack": "a stack", "many": "any number"}
+    firm = {slot.name: ("stable" if slot.stable else "provisional") + ", contract only" * (slot.name in CONTRACT_ONLY) for slot in SLOTS}
+    assert sorted(rows) == sorted((slot.name, slot.name, chosen[slot.chosen], firm[slot.name]) for slot in SLOTS)
+
+
 @pytest.mark.parametrize("slot", SLOTS, ids=ids)
 def test_every_slots_page_has_the_same_sections(slot: Slot) -> None:
     text = page(slot)
