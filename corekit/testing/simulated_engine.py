@@ -5,6 +5,7 @@ It tells the policy what the core tells it, in the core's order, and keeps a log
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -195,9 +196,7 @@ class SimulatedEngine:
 
     def _queue(self, s: Sample) -> None:
         s.queued = True
-        self.waiting.append(s)
-        if len(self.waiting) > 1 and self.waiting[-2].id > s.id:
-            self.waiting.sort(key=lambda s: (s.arrival, s.id))
+        insort(self.waiting, s, key=lambda s: (s.arrival, s.id))
 
     def _unqueue(self, s: Sample) -> None:
         s.queued = False
