@@ -1,6 +1,6 @@
 """The templates of `corekit plugins new`, and how a package is written from them. Knows text and files; no part of corekit.
 
-A template is a plain file with `${...}` in it. Those of a slot lie in the folder of its name, those of every package in `common`.
+A template is a plain file with `${...}` in it. Those of a slot lie in the folder of its name, those of all other packages in `common`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_NAME = 60
 PREFIX = "corekit-"
 FILES: Mapping[str, str] = MappingProxyType(
     {
-        "pyproject.toml": "common/pyproject.toml",
-        "README.md": "common/README.md",
-        "${package}/__init__.py": "${slot}/__init__.py",
-        "${package}/part.py": "${slot}/part.py",
-        "tests/test_${package}.py": "common/test.py",
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        "${package}/__init__.py": "__init__.py",
+        "${package}/part.py": "part.py",
+        "tests/test_${package}.py": "test.py",
     }
 )
 """File of the package -> its template."""
@@ -96,8 +96,8 @@ def render(package: Package, *, api: int) -> dict[str, str]:
         "kit": "".join(word.capitalize() for word in package.slot.split("_")) + "Kit",
         "api": str(api),
     }
-    words["use"] = _filled(f"{package.slot}/use.toml", words).rstrip()
-    return {Template(name).substitute(words): _filled(Template(source).substitute(words), words) for name, source in FILES.items()}
+    words["use"] = _filled("use.toml", words).rstrip()
+    return {Template(name).substitute(words): _filled(source, words) for name, source in FILES.items()}
 
 
 def _faults(package: Package, into: Path, folder: Path, known: Collection[str]) -> Iterator[str]:
@@ -122,4 +122,6 @@ def _templates() -> resources.abc.Traversable:
 
 
 def _filled(source: str, words: Mapping[str, str]) -> str:
-    return Template((_templates() / f"{source}.template").read_text("utf-8")).substitute(words)
+    own = _templates() / words["slot"] / f"{source}.template"
+    template = own if own.is_file() else _templates() / "common" / f"{source}.template"
+    return Template(template.read_text("utf-8")).substitute(words)

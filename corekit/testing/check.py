@@ -6,6 +6,7 @@ pytest runs a file of two lines that is written for it, so that a law fails here
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,13 +81,25 @@ def run_kit(slot: str, name: str, options: Mapping[str, Any], imports: Sequence[
     reports = _Reports(kit, tell)
     with TemporaryDirectory(prefix="corekit-check-") as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
-        file = Path(folder, "test_part.py")
+        file = Path(folder, f"{Path(folder).name.replace('-', '_')}.py")  # its own name: modules stay while the process lives
         file.write_text(TEST_FILE.format(slot=slot, name=name, options=dict(options), imports=tuple(imports)))
-        arguments = ["-c", str(Path(folder, "pytest.ini")), "--rootdir", folder, "-p", "no:cacheprovider", "-p", "no:terminal", str(file)]
+        arguments = [
+            "-c",
+            str(Path(folder, "pytest.ini")),
+            "--rootdir",
+            folder,
+            "--import-mode=importlib",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:terminal",
+            str(file),
+        ]
         configuration.set_hypothesis_home_dir(folder)  # else it leaves a folder of its own where the user stands
         try:
             code = pytest.main(arguments, plugins=[reports])
         finally:
+            sys.modules.pop(file.stem, None)
             configuration.set_hypothesis_home_dir(None)
     return code == pytest.ExitCode.OK and reports.num_held > 0
 

@@ -13,4 +13,4 @@ class TestLifo(SchedulerPolicyKit):
 
 class TestImpatientLifo(SchedulerPolicyKit):
     provider = LIFO
-    options = {"patience": 0.0}  # noqa: RUF012 - read, never changed
+    options = {"patience": 0.0}

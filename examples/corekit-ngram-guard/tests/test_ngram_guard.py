@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from corekit_ngram_guard import GUARD, LOG
 from corekit_ngram_guard.guard import Ngrams
 from corekit_ngram_guard.request_log import RequestLog
 
-from corekit.api import RequestStats
+from corekit.api import NewSample, RequestStats
 from corekit.testing import LogitsProcessorKit, ObserverKit
 
 
 class TestGuard(LogitsProcessorKit):
     provider = GUARD
+    options: ClassVar[Mapping[str, int]] = {"n": 4}
+
+    def forbidden(self, sample: NewSample, accepted: Sequence[int]) -> Collection[int]:
+        """By looking at the whole answer, each time."""
+        ids, n = tuple(accepted), self.options["n"]
+        return {ids[at + n - 1] for at in range(len(ids) - n + 1) if ids[at : at + n - 1] == ids[len(ids) - n + 1 :]}
 
 
-class TestShortestGuard(LogitsProcessorKit):
-    provider = GUARD
-    options = {"n": 2}  # noqa: RUF012 - read, never changed
+class TestShortestGuard(TestGuard):
+    options = {"n": 2}
 
 
 class TestLog(ObserverKit):
     provider = LOG
-    options = {"path": os.devnull}  # noqa: RUF012 - read, never changed
+    options = {"path": os.devnull}
 
 
 def forbidden(guard: Ngrams, vocab_size: int = 40) -> set[int]:
