@@ -93,7 +93,7 @@ def test_the_plugin_of_the_readme_is_named_as_it_is_started() -> None:
     (toml,) = blocks(section, "toml")
     (module,) = tomli.loads(toml)["plugins"]["import"]
     assert f"`{module}.py`" in section
-    assert blocks(section, "sh") == [f"PYTHONPATH=. corekit serve {module}.toml\n"]
+    assert blocks(section, "sh")[0] == f"PYTHONPATH=. corekit serve {module}.toml\n"
     assert f"`{module}.toml`" in section
 
 
