@@ -77,22 +77,29 @@ class Room:
     def _away(self, r: Request) -> None:
         self._gone[r] = None
         self._count(r, 1)
-        for block in r.table:
-            self._drops[block] = self._drops.get(block, 0) + 1
-            self._num_won += self._only_they_list(block)
+        refs, drops, hit, won = self._blocks.refs, self._drops, self._hit, 0
+        for block in r.table:  # thousands of blocks when many share a prefix
+            if refs[block] == 1:
+                won += block not in hit
+            else:
+                drops[block] = dropped = drops.get(block, 0) + 1
+                won += dropped == refs[block] and block not in hit
+        self._num_won += won
 
     def _back(self, r: Request) -> None:
         del self._gone[r]
         self._count(r, -1)
+        refs, drops, hit, lost = self._blocks.refs, self._drops, self._hit, 0
         for block in r.table:
-            self._num_won -= self._only_they_list(block)
-            self._drops[block] -= 1
+            if refs[block] == 1:
+                lost += block not in hit
+            else:
+                lost += drops[block] == refs[block] and block not in hit
+                drops[block] -= 1
+        self._num_won -= lost
 
     def _count(self, r: Request, sign: int) -> None:
         self._seats += sign * r.num_samples
         row = self._rows.get(r)
         self._budget += sign * row.num_tokens if row else 0  # what it got in this step
         self._num_others -= sign
-
-    def _only_they_list(self, block: int) -> bool:
-        return self._blocks.refs[block] == self._drops[block] and block not in self._hit
