@@ -54,9 +54,9 @@ def test_version_and_help() -> None:
         assert f"\n  {verb} " in out
 
 
-@pytest.mark.parametrize("verb", ["serve", "run", "check", "plugins"])
+@pytest.mark.parametrize("verb", ["serve", "run", "chat", "check", "plugins list", "config show", "config schema"])
 def test_every_verb_explains_itself(verb: str) -> None:
-    code, out, _ = invoke(verb, "--help")
+    code, out, _ = invoke(*verb.split(), "--help")
     assert code == 0
     assert "--set TABLE.KEY=VALUE" in out
 
