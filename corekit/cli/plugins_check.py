@@ -92,7 +92,7 @@ def _options(given: tuple[str, ...], candidate: Candidate) -> dict[str, Any]:
         if not equals or not all(key.strip().split(".")):
             fail(f"--option {text}: must be KEY=VALUE, as in --option patience=5.0", USAGE)
         tree.set(key.strip().split("."), parse_value(value.strip()), f"--option {key.strip()}")
-    read_options(candidate, tree.values, lambda path: f"--option {'.'.join(map(str, path))}", environment())
+    read_options(candidate, tree.values, lambda path: f"--option {'.'.join(map(str, path))}".rstrip(), environment())
     return tree.values
 
 

@@ -10,7 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # so that a test class knows what it inherits from
+    from .attention_backend import AttentionBackendKit
+    from .block_allocator import BlockAllocatorKit
+    from .executor import ExecutorKit
+    from .frontend import FrontendKit
+    from .kit import Kit
+    from .logits_processor import LogitsProcessorKit
+    from .model import ModelKit
+    from .observer import ObserverKit
+    from .sampler import SamplerKit
+    from .scheduler_policy import SchedulerPolicyKit
+    from .tokenizer import TokenizerKit
 
 _HOMES: Mapping[str, str] = {
     "AttentionBackendKit": "corekit.testing.attention_backend",

@@ -200,7 +200,7 @@ def test_a_slot_without_a_kit(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("fine", *MINE, "--option", "limit=10"), 3, "--option : fine from cli_local_parts: limit must be 1 to 9"),
+        (("fine", *MINE, "--option", "limit=10"), 3, "--option: fine from cli_local_parts: limit must be 1 to 9"),
         (("fine", *MINE, "--option", "limit=x"), 3, "--option limit: must be an integer, got 'x'"),
         (("fine", *MINE, "--option", "limits=3"), 3, "--option limits: unknown key. Did you mean 'limit'?"),
         (("fine", *MINE, "--option", "limit"), 2, "--option limit: must be KEY=VALUE"),
