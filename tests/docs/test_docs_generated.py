@@ -12,7 +12,7 @@ from corekit.api import SLOTS
 from corekit.compose.tables import Tables
 
 SCRIPT = runpy.run_path(str(DOCS / "generate.py"))
-MARKED = {path: text for path in sorted(DOCS.rglob("*.md")) if "<!-- generated:" in (text := path.read_text("utf-8"))}
+MARKED = {path: text for path in sorted(DOCS.rglob("*.md")) if "\n<!-- generated:" in (text := path.read_text("utf-8"))}
 PAGE = MARKED[DOCS / "configuration.md"]
 
 
