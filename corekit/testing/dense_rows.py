@@ -65,7 +65,7 @@ class DenseRows:
         logits = self.model.logits(self.hidden(*pieces))
         for piece in pieces:
             self._num_computed[piece.row] = self._num_computed.get(piece.row, 0) + len(piece.tokens)
-        return list(logits.split([len(piece.tokens) for piece in pieces]))
+        return list(torch.split(logits, [len(piece.tokens) for piece in pieces]))
 
     def roll_values(self, layer: int) -> None:
         """Every cached value of one layer moves on by one position: the cache of somebody else, so to say."""
