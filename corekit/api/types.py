@@ -42,7 +42,7 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop ids whose probability is below min_p times that of the likeliest, 0..1."""
     repetition_penalty: float = 1.0
-    """Logits of ids that stand in prompt or output are divided by it where positive, else multiplied; above 0 and at most 10, 1 is none."""
+    """Logits of ids that stand in prompt or output are divided by it where positive, else multiplied; 0.01..10, 1 is none."""
     presence_penalty: float = 0.0
     """Taken from the logits of ids that stand in the output, -2..2."""
     frequency_penalty: float = 0.0
@@ -90,7 +90,7 @@ class SamplingParams:
         _integer("top_k", self.top_k, -1, 2**31 - 1)
         _number("top_p", self.top_p, 0.0, 1.0, above=True)
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 10.0, above=True)
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if self.seed is not None:
@@ -231,7 +231,9 @@ def _biases(name: str, given: object) -> tuple[tuple[int, float], ...]:
 
 
 def _ids(name: str, values: object, *, least: int = 0, most: int | None = None) -> tuple[int, ...]:
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise invalid(name, values, "a list of token ids")
+    if set(map(type, values)) - {int} and not all(isinstance(v, int) and not isinstance(v, bool) for v in values):  # long lists are all of int
         raise invalid(name, values, "a list of token ids")
     if len(values) < least or (most is not None and len(values) > most):
         raise invalid(name, f"{len(values)} ids", f"{least} to {most} token ids")

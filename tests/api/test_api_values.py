@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from corekit.api import InvalidRequest, Prompt, SamplingParams
 
 BIG = 2**31 - 1
-INTEGERS = {"n": (1, 128), "top_k": (-1, BIG), "seed": (-(2**63), 2**63 - 1), "max_tokens": (1, BIG), "min_tokens": (0, 16), "logprobs": (0, 20)}
+INTEGERS = {"n": (1, 128), "top_k": (-1, BIG), "seed": (-(2**63), 2**63 - 1), "max_tokens": (1, BIG), "min_tokens": (0, 16)}
+INTEGERS |= {"logprobs": (0, 20), "prompt_logprobs": (0, 20)}
 NUMBERS = {"temperature": (0.0, 2.0), "top_p": (math.nextafter(0, 1), 1.0), "min_p": (0.0, 1.0)}
+NUMBERS |= {"repetition_penalty": (0.01, 10.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0)}
 FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
-OPTIONAL = ("seed", "max_tokens", "logprobs")
+OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
 NOT_A_NUMBER: list[object] = ["1", b"1", [1], (1,), {}, 1j, object]
 
 
@@ -48,6 +50,8 @@ def test_integers_beyond_their_bounds_are_refused(field: str, value: int) -> Non
 @pytest.mark.parametrize(
     ("field", "value"),
     [("temperature", -1e-9), ("temperature", 2.0000001), ("top_p", 0.0), ("top_p", -0.1), ("top_p", 1.0000001), ("min_p", -1e-9), ("min_p", 1.0000001)]
+    + [(name, value) for name in ("presence_penalty", "frequency_penalty") for value in (-2.0000001, 2.0000001)]
+    + [("repetition_penalty", value) for value in (-1.0, 0.0, 1e-46, 0.0099999, 10.000001)]
     + [(name, value) for name in NUMBERS for value in (math.nan, math.inf, -math.inf, 10**400, -(10**400))],
 )
 def test_numbers_beyond_their_bounds_are_refused(field: str, value: float) -> None:
@@ -122,6 +126,45 @@ def test_bad_stop_ids_are_refused(ids: object) -> None:
 def test_stop_ids_become_a_tuple() -> None:
     assert SamplingParams(stop_token_ids=[3, 1]).stop_token_ids == (3, 1)
     assert len(SamplingParams(stop_token_ids=list(range(256))).stop_token_ids) == 256
+
+
+@pytest.mark.parametrize("field", ["allowed_token_ids", "banned_token_ids"])
+@pytest.mark.parametrize("ids", ["12", [1.0], ["1"], [True], [None], 7, {1}, [0] * (2**18 + 1)], ids=lambda ids: repr(ids)[:20])
+def test_bad_lists_of_ids_are_refused(field: str, ids: object) -> None:
+    assert refused(**{field: ids}).field == field
+
+
+def test_lists_of_ids_become_tuples() -> None:
+    assert SamplingParams(allowed_token_ids=[3, 1]).allowed_token_ids == (3, 1)
+    assert SamplingParams(banned_token_ids=[]).banned_token_ids == ()
+    assert refused(allowed_token_ids=[]).field == "allowed_token_ids"
+
+
+@pytest.mark.parametrize(
+    "words", ["ab", "", [""], ["x" * 257], ["x"] * 257, [1], [None], ["a", b"b"], 3, {"a"}, {"a": "b"}, b"ab", object()], ids=lambda words: repr(words)[:20]
+)
+def test_bad_bad_words_are_refused(words: object) -> None:
+    assert refused(bad_words=words).field == "bad_words"
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        *("12", 7, [5], [(5,)], [(5, 1.0, 2.0)], ["ab"], ((5, 1.0), (5, 2.0)), dict.fromkeys(range(1025), 1.0)),
+        *({"5": 1.0}, {5.0: 1.0}, {True: 1.0}),
+        *({5: value} for value in ("1", None, True, math.nan, 100.1, -100.1, 10**400)),
+    ],
+    ids=lambda bias: repr(bias)[:20],
+)
+def test_bad_biases_are_refused(bias: object) -> None:
+    error = refused(logit_bias=bias)
+    assert error.field == "logit_bias"
+    assert len(str(error)) < 200
+
+
+def test_biases_become_pairs() -> None:
+    assert SamplingParams(logit_bias={3: 1, -1: -100}).logit_bias == ((3, 1.0), (-1, -100.0))
+    assert SamplingParams(logit_bias=[[3, 100]]).logit_bias == ((3, 100.0),)  # type: ignore[arg-type,list-item]
 
 
 anything = st.one_of(

@@ -98,10 +98,10 @@ BOUNDED = [row for row in ROWS if re.match(r"(integer|number) (from|above) ", st
 
 @pytest.mark.parametrize(("ask", "field", "default", "values"), BOUNDED)
 def test_bounds(ask: Callable[[dict[str, Any]], Job], field: str, default: str, values: str) -> None:
-    found = re.match(r"(integer|number) (from|above) (-?\d+) to (-?\d+|`max_tokens`)", values)
+    found = re.match(r"(integer|number) (from|above) (-?[\d.]+) to (-?\d+|`max_tokens`)", values)
     assert found is not None, values
     beside = {"logprobs": True} if field == "top_logprobs" else {"max_tokens": 16} if field == "min_tokens" else {}
-    least, most = int(found[3]), int(found[4]) if found[4] != "`max_tokens`" else beside["max_tokens"]
+    least, most = json.loads(found[3]), int(found[4]) if found[4] != "`max_tokens`" else beside["max_tokens"]
     step = 1 if found[1] == "integer" else 1e-6
     inside = [least if found[2] == "from" else least + step, most]
     for value in inside:
