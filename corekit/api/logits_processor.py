@@ -45,7 +45,7 @@ class LogitsProcessor(Protocol):
     """Starts one constraint per sample that wants it; holds no state of a request itself."""
 
     def start(self, sample: NewSample) -> RowProcessor | None:
-        """Prepare for a sample, in a thread of its own before its request is queued; other starts may run meanwhile.
+        """Prepare for a sample, beside the engine's thread and before its request is queued; other starts may run meanwhile.
 
         None: no constraint. Raises InvalidRequest for what the caller asked wrongly; anything else is a fault of this part.
         """

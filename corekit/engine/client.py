@@ -29,7 +29,7 @@ from corekit.api import (
     Tokenizer,
 )
 from corekit.engine.collector import Collector
-from corekit.engine.constraints import start_constraints
+from corekit.engine.constraints import Starter
 from corekit.engine.door import Door, Encoded, check_identity, field_of
 from corekit.engine.engine import Engine
 from corekit.engine.line import Line
@@ -69,7 +69,7 @@ class Client:
         self._model = model
         self._max_queued_requests = max_queued_requests
         self._max_queued_tokens = max_queued_tokens or 4 * model.max_model_len
-        self._processors = tuple(processors)
+        self._starter = Starter(processors)
         self._clock = clock
         self._collector = collector or Collector()  # one that is never started does nothing
         self._collects = collector is not None
@@ -132,7 +132,7 @@ class Client:
         self._check_alive()
         encoded = await self._door.encode(prompt)
         asked = self._door.ask(encoded.token_ids, params, request_id or uuid.uuid4().hex, field=field_of(prompt))
-        constraints = await start_constraints(self._processors, asked.request_id, asked.token_ids, params)
+        constraints = await self._starter.start(asked.request_id, asked.token_ids, params)
         asked = replace(asked, constraints=constraints, priority=priority, tenant=tenant, deadline=deadline)
 
         def queue() -> Stream:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from corekit.api import InvalidRequest, LogitsProcessor, NewSample, RequestFailed, RowProcessor, SamplingParams
+
+MAX_STARTS = 64
+"""Requests that are prepared at a time."""
 
 
 class Constraint:
@@ -43,15 +47,20 @@ class Constraint:
         return bytes(bits)
 
 
-async def start_constraints(
-    processors: Sequence[LogitsProcessor], request_id: str, token_ids: tuple[int, ...], params: SamplingParams
-) -> tuple[Constraint | None, ...]:
-    """One entry for each sample, prepared in a thread; () when no processor wants any. Raises InvalidRequest and RequestFailed."""
-    if not processors:
-        return ()
-    samples = [NewSample(request_id=request_id, sample=sample, token_ids=token_ids, params=params) for sample in range(params.n)]
-    started = await asyncio.to_thread(_start, processors, samples)
-    return started if any(started) else ()
+class Starter:
+    """Starts constraints in threads that do nothing else: those who wait for a slow processor hold up no tokenizer."""
+
+    def __init__(self, processors: Sequence[LogitsProcessor]) -> None:
+        self._processors = tuple(processors)
+        self._threads = ThreadPoolExecutor(MAX_STARTS, "corekit-start")  # a thread begins with its first work
+
+    async def start(self, request_id: str, token_ids: tuple[int, ...], params: SamplingParams) -> tuple[Constraint | None, ...]:
+        """One entry for each sample; () when no processor wants any. Raises InvalidRequest and RequestFailed."""
+        if not self._processors:
+            return ()
+        samples = [NewSample(request_id=request_id, sample=sample, token_ids=token_ids, params=params) for sample in range(params.n)]
+        started = await asyncio.get_running_loop().run_in_executor(self._threads, _start, self._processors, samples)
+        return started if any(started) else ()
 
 
 def _start(processors: Sequence[LogitsProcessor], samples: Sequence[NewSample]) -> tuple[Constraint | None, ...]:

@@ -170,7 +170,7 @@ class Engine:
         submitting = perf_counter() - planned
         num_preempted = len(self.scheduler.step.preempted)
         masks = None
-        if any(row.request.constraint is not None for row in rows):
+        if any(row.request.constraint is not None and row.num_samples for row in rows):
             while self._flights:  # a mask follows from every token before it
                 self._commit_oldest()
             masks = self.scheduler.masks(rows)

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from world import Setting, World
 
 from corekit.api import InvalidRequest, NewSample, Prompt, RequestFailed, SamplingParams
 from corekit.compose.assemble import assemble
@@ -174,6 +175,33 @@ def test_a_slow_start_holds_nobody_up_and_may_be_left():
         return await again
 
     assert run("in-process", 1, [Processor(start=lambda: go.wait(20))], one) == {0: TEXT}
+
+
+def test_many_slow_starts_hold_no_tokenizer_up():
+    """Long texts are encoded in threads too; they must not stand in line behind forty grammars."""
+    go = threading.Event()
+
+    async def many(client):
+        slow = [asyncio.create_task(ask(client, "!x", max_tokens=1)) for _ in range(40)]
+        try:
+            with pytest.raises(InvalidRequest, match="context"):
+                await asyncio.wait_for(ask(client, "x" * 2000), 10)
+            assert await asyncio.wait_for(ask(client, "x"), 10) == {0: TEXT}
+        finally:
+            go.set()
+        await asyncio.gather(*slow)
+
+    run("in-process", 1, [Processor(start=lambda: go.wait(20))], many)
+
+
+def test_a_prompt_that_draws_nothing_yet_waits_for_no_token():
+    """Masks follow from every token before them; a chunk that draws none needs no mask, and steps stay in flight."""
+    world = World(Setting(depth=3, max_num_batched_tokens=2))
+    world.ask(range(12), max_tokens=3, constrained=True)
+    world.step()
+    world.step()
+    assert len(world.engine._flights) == 2
+    world.finish()
 
 
 def test_parts_are_named_in_tables_too():
