@@ -76,7 +76,8 @@ class Turn:
 
     def _make_room(self, request: RequestView) -> bool:
         """Whether enough of those behind it gave way. Those of its own number do so only for one that runs, the youngest first."""
-        victims = self._step.victims_for(request, self._behind(request))
+        behind = list(self._behind(request))
+        victims = behind and self._step.victims_for(request, behind)  # without candidates the question would only cost a look-up of its prefix
         for victim in victims or ():
             self._step.preempt(victim)
             self._order.add(victim)

@@ -349,6 +349,28 @@ def test_nobody_is_admitted_before_a_victim_in_flight_has_come_back() -> None:
     bare.run()
 
 
+def test_nobody_looks_for_the_prefix_of_one_for_whom_nobody_would_give_way() -> None:
+    """Among equals the head of the line waits for a seat; looking its long prompt up in every step would be for nothing."""
+
+    class Counting(PrefixLayer):
+        num_found = 0
+
+        def find(self, query: Any) -> Any:
+            self.num_found += 1
+            return super().find(query)
+
+    stack = Counting(FreeList(32))
+    bare = Bare(Priority(), stack=stack, max_num_seqs=1)
+    bare.add(9)
+    bare.step()
+    late, num_found = bare.add(13), stack.num_found
+    for _ in range(5):
+        bare.step()
+    assert stack.num_found == num_found
+    assert late.state is RequestState.WAITING
+    bare.run()
+
+
 def test_equals_are_served_as_they_came_under_a_stream_of_the_urgent() -> None:
     bare = Bare(Judged(), max_num_seqs=2)
     equals = [bare.add(3, priority=5, max_tokens=3) for _ in range(4)]
