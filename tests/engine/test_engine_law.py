@@ -114,6 +114,14 @@ def test_a_bad_word_is_not_completed_by_a_guess() -> None:
     world.finish()
 
 
+def test_a_guess_counts_for_the_penalties_of_the_next() -> None:
+    world = World(Setting(max_draft_tokens=3, num_blocks=60))
+    for first in range(12):
+        for penalty in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            world.ask([first, 3, 9, 11], max_tokens=24, **{penalty: 2.0})
+    world.finish()
+
+
 def test_what_has_left_does_not_wait_for_the_garbage_collector() -> None:
     world = World(Setting(depth=3))
     gc.collect()

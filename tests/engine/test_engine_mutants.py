@@ -12,13 +12,15 @@ from mutants import MUTANTS, Mutant, planted
 from walk import walk
 
 MAX_WALKS = 100
-SECONDS_PER_WALK = 2
+SECONDS_PER_WALK = 20
+"""Far beyond what a walk takes on a busy machine: a slow walk is no catch."""
 SCRIPTED_LAWS = (
     work.test_a_cached_prefix_is_not_computed_again_but_for_its_last_token,
     work.test_a_half_shared_block_is_not_published_until_one_table_lists_it,
     work.test_a_block_that_an_undone_copy_had_holds_the_later_copy,
     work.test_nothing_is_computed_beyond_the_answer_while_it_is_in_flight,
     law.test_a_bad_word_is_not_completed_by_a_guess,
+    law.test_a_guess_counts_for_the_penalties_of_the_next,
 )
 
 

@@ -20,6 +20,7 @@ from corekit.compose.assemble import assemble
 from corekit.engine.engine import Engine
 from corekit.engine.request import NewRequest
 
+pytestmark = pytest.mark.xdist_group("parity")  # the library answers once, not in every process
 NUM_TOKENS = 64
 PLAIN = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 PENALISED_PROMPT = 9

