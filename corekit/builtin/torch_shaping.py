@@ -19,6 +19,8 @@ Lists = list[tuple[int, Ids]]
 LONG = 256
 """Lists of more ids than this are turned into masks, which are kept: the same list comes back step after step."""
 MAX_MASKS = 256
+MAX_KEPT_IDS = 1 << 22
+"""Of the lists of all masks together, which stay in memory with them: the longest of many requests must not add up."""
 
 
 def is_shaped(batch: SamplingBatch) -> bool:
@@ -67,10 +69,14 @@ class Shaper:
             mask = torch.zeros(rows.shape[1], dtype=torch.bool)
             mask[_cells_of([(0, ids)], mask[None])[1]] = True
             found = ids, _send(mask, rows.device)
+            self._make_room(len(ids))
         self._masks[id(ids)] = found
-        if len(self._masks) > MAX_MASKS:
-            self._masks.popitem(last=False)
         return found[1]
+
+    def _make_room(self, num_ids: int) -> None:
+        """For a mask of a list of so many ids. Those that were not used for longest go."""
+        while self._masks and (len(self._masks) >= MAX_MASKS or num_ids + sum(len(ids) for ids, _ in self._masks.values()) > MAX_KEPT_IDS):
+            self._masks.popitem(last=False)
 
 
 def _computed(rows: Tensor, batch: SamplingBatch, first: int) -> Tensor:

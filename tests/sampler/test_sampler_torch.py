@@ -74,6 +74,16 @@ def test_long_lists_are_remembered_and_mean_what_they_say(monkeypatch: pytest.Mo
         assert got == [int(row.masked_fill(~may, float("-inf")).argmax()) for row, may in zip(logits, kept, strict=True)]
 
 
+def test_lists_of_requests_that_are_gone_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_shaping, "MAX_KEPT_IDS", 1000)
+    sampler, logits = TorchSampler(), torch.zeros(1, 700)
+    for start in range(9):
+        draw = Draw(temperature=0.0, allowed=tuple(range(start, start + (2000 if start == 7 else 400))))
+        assert sampler.sample(logits, batch_of([draw], None, "cpu")).token_ids.tolist() == [start]
+        kept = [len(ids) for ids, _ in sampler._shaper._masks.values()]
+        assert kept == ([400] if start in (0, 8) else [2000] if start == 7 else [400, 400])
+
+
 def test_a_list_is_not_taken_for_one_that_is_gone() -> None:
     sampler, logits = TorchSampler(), torch.zeros(1, 700)
     for start in range(40):
