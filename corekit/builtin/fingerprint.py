@@ -175,13 +175,16 @@ def solo(
             token = next(i for i in (*(_peak(last, r, options.vocab_size) for r in range(NUM_PEAKS)), *range(options.vocab_size)) if i not in banned)
         else:
             assert sampler is not None, "a drawn answer needs a sampler"
-            token = _draw(model, sampler, last, params, seed, sample, len(known), tuple(banned))
+            logits = model.logits(torch.tensor([[last]], dtype=torch.float64))
+            token = draw_one(sampler, logits, params, seed=seed, sample=sample, position=len(known), banned=tuple(banned))
         known.append(token)
         if token in ends or len(known) - num_prompt == max_tokens:
             return tuple(known[num_prompt:])
 
 
-def _draw(model: Fingerprint, sampler: Sampler, code: int, params: SamplingParams, seed: int, sample: int, position: int, banned: tuple[int, ...]) -> int:
+def draw_one(sampler: Sampler, logits: Tensor, params: SamplingParams, *, seed: int, sample: int, position: int, banned: tuple[int, ...] = ()) -> int:
+    """One id from one row of logits, with temperature and filters of params."""
+
     def one(value: float, dtype: torch.dtype) -> Tensor:
         return torch.tensor([value], dtype=dtype)
 
@@ -196,4 +199,4 @@ def _draw(model: Fingerprint, sampler: Sampler, code: int, params: SamplingParam
         index=one(sample, torch.int64),
         banned=((0, banned),) if banned else (),
     )
-    return int(sampler.sample(model.logits(torch.tensor([[code]], dtype=torch.float64)), batch).token_ids[0])
+    return int(sampler.sample(logits, batch).token_ids[0])

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import torch
 
-from corekit.api import SamplingBatch, SamplingParams, TokenLogprob
-from corekit.builtin.fingerprint import Fingerprint, FingerprintOptions, SoloCode, solo
+from corekit.api import SamplingParams, TokenLogprob
+from corekit.builtin.fingerprint import Fingerprint, FingerprintOptions, SoloCode, draw_one, solo
 from corekit.builtin.torch_sampler import TorchSampler
 from corekit.engine.request import NewRequest
 
@@ -72,7 +72,10 @@ def _answer(prompt, max_tokens, params, seed, sample, end_ids, bad_words, constr
         for id in range(VOCAB):
             if not _may_come(id, output, params, end_ids, bad_words) or (constrained and not ThirdBanned.allows(id, output)):
                 row[id] = -math.inf
-        token = _draw(row, params, seed, sample, len(known)) if params.temperature else row.index(max(row))
+        if params.temperature:
+            token = draw_one(SAMPLER, torch.tensor([row], dtype=torch.float64), params, seed=seed, sample=sample, position=len(known))
+        else:
+            token = row.index(max(row))
         known.append(token)
         output.append(token)
         if token in end_ids or len(output) == max_tokens:
@@ -100,20 +103,3 @@ def _may_come(id: int, output: list[int], params: SamplingParams, end_ids, bad_w
     if id in params.banned_token_ids or (len(output) < params.min_tokens and id in end_ids):
         return False
     return not any((*output, id)[-len(word) :] == word for word in bad_words)
-
-
-def _draw(row: list[float], params: SamplingParams, seed: int, sample: int, position: int) -> int:
-    def one(value: float, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor([value], dtype=dtype)
-
-    batch = SamplingBatch(
-        logits_row=one(0, torch.int64),
-        temperature=one(params.temperature, torch.float32),
-        top_k=one(params.top_k, torch.int64),
-        top_p=one(params.top_p, torch.float32),
-        min_p=one(params.min_p, torch.float32),
-        seed=one(seed, torch.int64),
-        position=one(position, torch.int64),
-        index=one(sample, torch.int64),
-    )
-    return int(SAMPLER.sample(torch.tensor([row], dtype=torch.float64), batch).token_ids[0])
