@@ -6,7 +6,8 @@ import numpy as np
 
 from .restrictions import Restrictions
 
-_FEW = 20
+_MAX_SHOWN = 20
+"""Ids in a message."""
 
 
 class Judge:
@@ -33,7 +34,7 @@ class Judge:
             left = kept
         if not left:
             return f"there is no id left to draw: {', '.join(steps)}; ask for less of these together"
-        some = f"{sorted(left)[:_FEW]}{' and more' if len(left) > _FEW else ''}"
+        some = f"{sorted(left)[:_MAX_SHOWN]}{' and more' if len(left) > _MAX_SHOWN else ''}"
         return (
             f"sampler {sampler}.sample drew {id}, which {' and '.join(against)} forbids, though {len(left)} ids are permitted: {some};"
             " the sampler passes over what its batch forbids, or the model gave all of these the logit -inf"

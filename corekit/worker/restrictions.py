@@ -22,7 +22,8 @@ FORBIDDING = 2
 """Some ids may not be drawn."""
 
 Ids = tuple[int, ...]
-_FEW = 256
+_MAX_SET = 256
+"""Longer lists are kept as flags."""
 
 
 class Restrictions:
@@ -62,15 +63,12 @@ class Restrictions:
 
     def banned(self, tokens: Sequence[int], guesses: Ids) -> list[Ids]:
         """The ids that may not come next, in lists. What may be long is the same object each time."""
-        short = self._young if self._num_output(tokens, guesses) < self.min_tokens else self._single
-        return [ids for ids in (self._banned_ids, short + self._completing(tokens, guesses)) if ids]
+        return [ids for ids in (self._banned_ids, self._short(tokens, guesses)) if ids]
 
     def permits(self, id: int, tokens: Sequence[int], guesses: Ids) -> bool:
-        if (self._allowed_set is not None and id not in self._allowed_set) or id in self._banned_set or id in self._single:
+        if (self._allowed_set is not None and id not in self._allowed_set) or id in self._banned_set:
             return False
-        if self._num_output(tokens, guesses) < self.min_tokens and id in self.end_ids:
-            return False
-        return id not in self._completing(tokens, guesses)
+        return id not in self._short(tokens, guesses)
 
     def named(self, tokens: Sequence[int]) -> list[tuple[str, bool, Ids]]:
         """(what the caller knows it by, whether it keeps these ids alone or takes them away, ids), for a message."""
@@ -79,6 +77,10 @@ class Restrictions:
         if self._num_output(tokens, ()) < self.min_tokens:
             named.append((f"min_tokens = {self.min_tokens}", False, self.end_ids))
         return named
+
+    def _short(self, tokens: Sequence[int], guesses: Ids) -> Ids:
+        """What is banned besides `banned_token_ids`."""
+        return (self._young if self._num_output(tokens, guesses) < self.min_tokens else self._single) + self._completing(tokens, guesses)
 
     def _num_output(self, tokens: Sequence[int], guesses: Ids) -> int:
         return len(tokens) - self._num_prompt + len(guesses)
@@ -104,4 +106,4 @@ class _Flags:
 
 
 def _set_of(ids: Ids) -> Container[int]:
-    return frozenset(ids) if len(ids) <= _FEW else _Flags(ids)
+    return frozenset(ids) if len(ids) <= _MAX_SET else _Flags(ids)
