@@ -31,7 +31,7 @@ class Reason(Enum):
     SEATS = "seats"  # max_num_seqs requests hold blocks
     BLOCKS = "blocks"  # the pool is exhausted; a victim would help
     WATERMARK = "watermark"  # would fit, but the reserve for running requests would go
-    NOT_READY = "not ready"  # all its work is in flight, its grammar compiles, or another request computes its prefix
+    NOT_READY = "not ready"  # what it would need next is still in flight
     PREEMPTED = "preempted"  # is a victim of this step
     INDIVISIBLE = "indivisible"  # may not be chunked, and the rest of the budget is too small for it; no request is so today
     ENDED = "ended"  # outgrew the pool alone, or is over

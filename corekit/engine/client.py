@@ -29,7 +29,7 @@ from corekit.api import (
     Tokenizer,
 )
 from corekit.engine.collector import Collector
-from corekit.engine.constraints import Starter
+from corekit.engine.constraints import CLOSED, Starter
 from corekit.engine.door import Door, Encoded, check_identity, field_of
 from corekit.engine.engine import Engine
 from corekit.engine.line import Line
@@ -39,7 +39,6 @@ from corekit.engine.streams import News, Streams
 
 log = logging.getLogger(__name__)
 
-CLOSED = "the engine was closed"
 REST_SECONDS = 5.0
 """Between two looks at the executor, and at the garbage, of an idle engine."""
 
@@ -107,6 +106,7 @@ class Client:
             self._dead = self._dead or CLOSED
             self._lock.notify_all()
             thread = self._thread
+        self._starter.close()
         if thread is None:
             self._drop_all()
         elif thread is not threading.current_thread():

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from corekit.api import InvalidRequest, LogitsProcessor, NewSample, RequestFailed, RowProcessor, SamplingParams
+from corekit.api import EngineDead, InvalidRequest, LogitsProcessor, NewSample, RequestFailed, RowProcessor, SamplingParams
 
+CLOSED = "the engine was closed"
 MAX_STARTS = 64
 """Requests that are prepared at a time."""
 
@@ -55,12 +56,19 @@ class Starter:
         self._threads = ThreadPoolExecutor(MAX_STARTS, "corekit-start")  # a thread begins with its first work
 
     async def start(self, request_id: str, token_ids: tuple[int, ...], params: SamplingParams) -> tuple[Constraint | None, ...]:
-        """One entry for each sample; () when no processor wants any. Raises InvalidRequest and RequestFailed."""
+        """One entry for each sample; () when no processor wants any. Raises InvalidRequest, RequestFailed and, once closed, EngineDead."""
         if not self._processors:
             return ()
         samples = [NewSample(request_id=request_id, sample=sample, token_ids=token_ids, params=params) for sample in range(params.n)]
-        started = await asyncio.get_running_loop().run_in_executor(self._threads, _start, self._processors, samples)
+        try:
+            started = await asyncio.get_running_loop().run_in_executor(self._threads, _start, self._processors, samples)
+        except RuntimeError as closed:  # the pool's own: what a processor raises comes as RequestFailed
+            raise EngineDead(CLOSED) from closed
         return started if any(started) else ()
+
+    def close(self) -> None:
+        """What is being prepared goes on to its end, and is refused by the engine."""
+        self._threads.shutdown(wait=False)
 
 
 def _start(processors: Sequence[LogitsProcessor], samples: Sequence[NewSample]) -> tuple[Constraint | None, ...]:

@@ -10,7 +10,7 @@ import time
 import pytest
 from world import Setting, World
 
-from corekit.api import InvalidRequest, NewSample, Prompt, RequestFailed, SamplingParams
+from corekit.api import EngineDead, InvalidRequest, NewSample, Prompt, RequestFailed, SamplingParams
 from corekit.compose.assemble import assemble
 
 EXECUTORS = pytest.mark.parametrize(("executor", "depth"), [("in-process", 1), ("delayed", 3)])
@@ -192,6 +192,30 @@ def test_many_slow_starts_hold_no_tokenizer_up():
         await asyncio.gather(*slow)
 
     run("in-process", 1, [Processor(start=lambda: go.wait(20))], many)
+
+
+def test_a_closed_engine_prepares_nothing_and_keeps_no_threads():
+    go, begun = threading.Event(), threading.Event()
+
+    def start():
+        begun.set()
+        go.wait(20)
+
+    async def one(client):
+        slow = asyncio.create_task(ask(client, "!x"))
+        await asyncio.to_thread(begun.wait, 10)
+        client.close()
+        go.set()
+        with pytest.raises(EngineDead, match="the engine was closed"):
+            await slow
+        with pytest.raises(EngineDead, match="the engine was closed"):
+            await client._starter.start("late", (1,), SamplingParams())
+
+    run("in-process", 1, [Processor(start=start)], one)
+    deadline = time.monotonic() + 10
+    while any(thread.name.startswith("corekit-start") for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert time.monotonic() < deadline
 
 
 def test_a_prompt_that_draws_nothing_yet_waits_for_no_token():
