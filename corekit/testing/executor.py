@@ -12,7 +12,7 @@ from typing import ClassVar
 from corekit.api import BuildContext, Executor, RowMasks, StepResult
 
 from . import echo_worker as echo
-from .kit import Kit
+from .kit import Kit, left_running, running
 
 NUM_WALKS = 20
 WALK_STEPS = 12
@@ -200,6 +200,14 @@ class ExecutorKit(Kit):
             executor.submit(echo.step(0))
             for _ in range(2):
                 executor.shutdown()
+
+    def test_shutdown_leaves_nothing_running(self) -> None:
+        """Threads and processes of the ranks end with `shutdown`: an engine that is assembled again gets the whole device."""
+        before = running()
+        with self.running() as executor:
+            _run(executor, 0)
+        left = left_running(before)
+        assert not left, f"after shutdown these threads or processes go on: {left}. Tell them to end, and join them"
 
 
 def _run(executor: Executor, number: int) -> StepResult:

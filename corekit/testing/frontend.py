@@ -7,7 +7,6 @@ need an answer are skipped.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ import pytest
 from corekit.api import EngineDead, Frontend, InvalidRequest, Overloaded, RequestFailed, SupportsBind
 
 from .fake_client import FakeClient
-from .kit import Kit
+from .kit import Kit, left_running, running
 
 _TURNS = 0.005
 """Seconds between two looks."""
@@ -62,7 +61,7 @@ class FrontendKit(Kit):
 
     def test_it_leaves_nothing_alive(self) -> None:
         """After its end no task, no thread and no open request is left, even if requests were in flight."""
-        threads = set(threading.enumerate())
+        before = running()
 
         async def law() -> None:
             client = FakeClient(reply=self.reply)
@@ -81,10 +80,8 @@ class FrontendKit(Kit):
             await self._until(lambda: not asyncio.all_tasks() - tasks - {asyncio.current_task()}, "serve has ended and left tasks")
 
         asyncio.run(law())
-        end = time.monotonic() + 1.0
-        while (left := set(threading.enumerate()) - threads) and time.monotonic() < end:
-            time.sleep(_TURNS)
-        assert not left, f"serve has ended and left the threads {sorted(thread.name for thread in left)}"
+        left = left_running(before)
+        assert not left, f"serve has ended, and these threads or processes go on: {left}"
 
     def test_the_address_is_there_from_bind_to_the_end(self) -> None:
         """With `SupportsBind`: `address` is None before `bind`, where it can be reached after, and None once `serve` has ended."""
@@ -147,14 +144,22 @@ class FrontendKit(Kit):
     # -- requests --------------------------------------------------------------------------------------------------
 
     def test_a_whole_answer_arrives(self) -> None:
-        """What the engine says piece by piece arrives whole, and the engine is asked what the caller asked."""
+        """What the engine says piece by piece arrives whole."""
 
         async def law(client: FakeClient, ask: _Ask, serving: _Serving) -> None:
             got = await ask("first words")
             assert got == self.reply, f"the engine said {self.reply!r}, the caller heard {got!r}"
+
+        self._asking(law)
+
+    def test_text_of_any_script_goes_both_ways(self) -> None:
+        """What a caller asks reaches the engine, and what the engine says the caller, character by character."""
+
+        async def law(client: FakeClient, ask: _Ask, serving: _Serving) -> None:
             client.reply = None
-            got = await ask("second")
-            assert "second" in got, f"the engine repeats the prompt; to 'second' the caller heard {got!r}"
+            for text in ("second", "ü 世 🙂"):
+                got = await ask(text)
+                assert text in got, f"the engine repeats the prompt; to {text!r} the caller heard {got!r}"
 
         self._asking(law)
 

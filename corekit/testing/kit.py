@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,12 +16,28 @@ from corekit.compose.contract import check_component
 from corekit.compose.discovery import NAME, Plugin, discover
 from corekit.compose.options import read_options
 from corekit.compose.parts import Part, build_wrapped
+from corekit.compose.surroundings import environment
 
 _PLACE = "the kit"
+_PATIENCE = 1.0
+"""Seconds in which a thread that was told to end may do so."""
 
 
 def _installed() -> Catalog:
     return build_catalog(discover())
+
+
+def running() -> Collection[Any]:
+    """Threads and child processes of this process."""
+    return {*threading.enumerate(), *multiprocessing.active_children()}
+
+
+def left_running(before: Collection[Any]) -> str:
+    """Names of those that were begun since and do not end; "" when there are none."""
+    end = time.monotonic() + _PATIENCE
+    while (left := set(running()).difference(before)) and time.monotonic() < end:
+        time.sleep(0.005)
+    return ", ".join(sorted(one.name for one in left))
 
 
 class Kit:
@@ -45,7 +64,7 @@ class Kit:
     def build(self, context: BuildContext | None = None) -> Any:
         """A fresh component, built as the engine would: options checked, refusals heard, signatures compared."""
         context, candidate = context or self.context(), self.candidate()
-        options = read_options(candidate, self.options, lambda path: ".".join((_PLACE, "options", *map(str, path))), {})
+        options = read_options(candidate, self.options, lambda path: ".".join((_PLACE, "options", *map(str, path))), environment())
         reasons = list(candidate.provider.refuse(context))
         assert not reasons, f"{candidate} refuses the kit's context: {'; '.join(reasons)}. Override `context`, or run the kit where it can work."
         part = Part(candidate=candidate, options=options, place=_PLACE, why="the provider under test")
@@ -58,7 +77,9 @@ class Kit:
         provider = self.candidate().provider
         assert NAME.fullmatch(provider.name), f"name {provider.name!r} must be kebab-case: small letters, digits and single hyphens"
         assert provider.api in ACCEPTED, f"api = {provider.api}, this corekit accepts {ACCEPTED}"
-        assert re.fullmatch(r"\S[^\n]{9,}", provider.summary), f"summary {provider.summary!r} must be one line that tells a user what the part does"
+        assert re.fullmatch(r"\S[^\n]{9,}", provider.summary), (
+            f"summary {provider.summary!r} must be one line, 10 characters or more, that says what the part does"
+        )
 
     def test_signatures_fit_the_contract(self) -> None:
         """A built component has every member of its slot's Protocol, and of the optional abilities that it shows, with fitting signatures."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from functools import partial
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, ClassVar, get_args
 
 from corekit.api import EngineClient, FinishReason, Observer, Prompt, RequestStats, SamplingParams, StepStats
@@ -33,9 +34,16 @@ _BLOCKING: Mapping[str, frozenset[str]] = {
     "io": frozenset({"open", "write", "writelines", "flush", "read", "readline"}),
     "socket": frozenset({"connect", "connect_ex", "send", "sendall", "sendto", "recv", "getaddrinfo"}),
     "posixsubprocess": frozenset({"fork_exec"}),
+    "ssl": frozenset({"do_handshake", "read", "write"}),
+    "select": frozenset({"select", "poll"}),
     "sqlite3": frozenset({"execute", "executemany", "executescript", "commit", "connect"}),
 }
 """Module of a C function, or of the type that it belongs to, without underscores -> what of it can wait for the world."""
+_WAITING: Mapping[CodeType, str] = {
+    threading.Condition.wait.__code__: "threading.Condition.wait (a full queue waits there: use put_nowait)",
+    threading.Thread.join.__code__: "threading.Thread.join",
+}
+"""The same of Python's own."""
 _ENGINE: Mapping[str, Any] = {
     "model": {"source": "none", "use": "fingerprint", "max_model_len": 128},
     "scheduler": {"max_num_seqs": 4, "max_num_batched_tokens": 16},
@@ -263,15 +271,16 @@ def _settled_memory(enough: int) -> int:
 
 
 def _blocking(call: Callable[[], object]) -> Sequence[str]:
-    """C functions that can wait and that the call calls on this thread."""
+    """Functions that can wait and that the call calls on this thread."""
     found: list[str] = []
 
     def profile(frame: FrameType, event: str, function: Any) -> None:
-        if event == "c_call":
+        if event == "call" and frame.f_code in _WAITING:
+            found.append(_WAITING[frame.f_code])
+        elif event == "c_call":
             owner = getattr(function, "__self__", None)
             module = (function.__module__ or type(owner).__module__).lstrip("_")
-            in_memory = type(owner).__name__ in ("StringIO", "BytesIO")
-            if function.__name__ in _BLOCKING.get(module, ()) and not in_memory:
+            if function.__name__ in _BLOCKING.get(module, ()) and not _never_waits(owner):
                 found.append(f"{module}.{function.__name__}")
 
     before = sys.getprofile()
@@ -281,3 +290,8 @@ def _blocking(call: Callable[[], object]) -> Sequence[str]:
     finally:
         sys.setprofile(before)
     return found
+
+
+def _never_waits(owner: Any) -> bool:
+    """A file in memory, or a socket that was told not to: an event loop is woken by one, from whatever thread."""
+    return type(owner).__name__ in ("StringIO", "BytesIO") or (isinstance(owner, socket.SocketType) and owner.gettimeout() == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -144,6 +145,14 @@ class DraftsNothing(Deferred):
     max_draft_tokens = 0
 
 
+class NeverJoins(Deferred):
+    """A thread looks after the ranks, and after nothing in the end."""
+
+    def __init__(self, make: Callable[[int, int], Worker]) -> None:
+        super().__init__(make)
+        threading.Thread(target=threading.Event().wait, args=(3.0,), daemon=True).start()
+
+
 class SickWhileBusy(Deferred):
     def check_health(self) -> None:
         if self._steps:
@@ -171,6 +180,7 @@ MUTANTS = [
         (ShallowerThanItSays, "test_as_many_steps_as_it_says_can_be_in_flight"),
         (RunsTwice, "test_every_step_runs_once"),
         (DraftsNothing, "test_drafts_are_the_workers_number"),
+        (NeverJoins, "test_shutdown_leaves_nothing_running"),
         (SickWhileBusy, "test_it_is_healthy_while_its_workers_answer"),
     )
 ]

@@ -138,6 +138,11 @@ class LosesThePieceThatEnds(Right):
                 yield output.outputs[0].text
 
 
+class TakesBytesForCharacters(Right):
+    async def answer(self, client: EngineClient, text: str, writer: asyncio.StreamWriter) -> None:
+        await super().answer(client, text.encode().decode("latin-1"), writer)
+
+
 class OneAnswerForAll(Right):
     async def answer(self, client: EngineClient, text: str, writer: asyncio.StreamWriter) -> None:
         self._parts: list[str] = []
@@ -197,6 +202,7 @@ MUTANTS: Mapping[type[Right], str] = {
     BindsAgain: "test_a_second_bind_does_nothing",
     SaysBusyAndNotWhere: "test_a_busy_address_is_named",
     LosesThePieceThatEnds: "test_a_whole_answer_arrives",
+    TakesBytesForCharacters: "test_text_of_any_script_goes_both_ways",
     OneAnswerForAll: "test_callers_get_their_own_answers",
     CollectsForWhoeverLeft: "test_a_caller_that_leaves_ends_its_request",
     EndsWithTheFirstFault: "test_a_fault_ends_its_own_request_only",
