@@ -12,7 +12,7 @@ from corekit.api import BatchLayout, BlockRef, Copy
 
 from .attention_features import MAX_TOKENS, FeatureLaws
 from .attention_rig import NUM_HOST_BLOCKS, AttentionRig, Row
-from .block_answers import answers
+from .block_answers import alone, answers
 from .block_stack import found
 
 NAN = float("nan")
@@ -208,9 +208,8 @@ class AttentionBackendKit(FeatureLaws):
         if "float64" not in self.dtypes or self.context().device != "cpu":
             return
         stack = [found("free-list")]
-        alone = answers(stack, {}, num_blocks=64, together=False)
         together = answers(stack, {}, num_blocks=14, together=True, attention=(self.candidate(), self.options))
-        assert together == alone, "the tokens of a request depend on the attention backend: it read what another row wrote, or what nobody did"
+        assert together == alone(), "the tokens of a request depend on the attention backend: it read what another row wrote, or what nobody did"
 
 
 def _free(rig: AttentionRig) -> None:

@@ -115,6 +115,16 @@ class FeatureLaws(Kit):
         """value_dim may differ from key_dim; the result has value_dim."""
         self._declared("value_dim", f"a layer whose key_dim is {self.head_dims[0]} and value_dim is not")
 
+    def test_what_layers_ask_for_together(self) -> None:
+        """Layers of one model differ, and each may ask for several features: what one asks for holds beside the others, and for it alone."""
+        asked = {"window": 5, "soft_cap": 0.7, "sinks": True}
+        first = {name: value for name, value in asked.items() if name in self.features}
+        others = [{"chunk": 4, **first}] if "chunk" in self.features else []
+        others += [{"kv_from_layer": 0}] if "kv_sharing" in self.features else []
+        layers = tuple(self.spec(**changes) for changes in (first, {}, *others))
+        if not list(self.candidate().provider.refuse(self._with(layers, self.context()))):
+            self.grown(*layers, said=f"one of four layers, which ask for {first}, nothing, {', '.join(map(str, others))}")
+
     def test_what_it_cannot_do_is_refused(self) -> None:
         """What is not in `features` is refused by the provider, with a reason, before anything is built: never computed as something else."""
         unknown = self.features - FEATURES

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import cache
 from typing import Any
 
 from corekit.api import Prompt, SamplingParams
@@ -17,6 +18,7 @@ from corekit.compose.catalog import Candidate, build_catalog
 from corekit.compose.discovery import discover
 
 from .block_ledger import BLOCK_SIZE
+from .block_stack import found
 
 PREFIX = tuple(range(40, 60))
 SECONDS = 60.0
@@ -35,6 +37,12 @@ def requests() -> list[tuple[Prompt, SamplingParams]]:
     return asked
 
 
+@cache
+def alone() -> Sequence[Answer]:
+    """What is right: one request after the other on parts of corekit's own, with room for all. It never changes, so it is asked once."""
+    return answers([found("free-list")], {}, num_blocks=64, together=False)
+
+
 def answers(
     stack: Sequence[Candidate],
     options: Mapping[str, Any],
@@ -42,7 +50,7 @@ def answers(
     num_blocks: int,
     together: bool,
     attention: tuple[Candidate, Mapping[str, Any]] | None = None,
-) -> list[Answer]:
+) -> Sequence[Answer]:
     """The tokens of every request by sample. The stack is given top to bottom, options are those of the top.
 
     together: all requests at once, else one after the other. attention: a backend and its options; None: torch, on poisoned

@@ -58,6 +58,17 @@ class PrefixLaws(StackKit):
                 kept = [ledger.cached(key) for key in chain]
                 assert kept == sorted(kept, reverse=True), f"of one chain, these are still cached: {kept}; evict from the end of a table"
 
+    def test_nothing_is_evicted_without_need(self) -> None:
+        """take gets free blocks before idle ones, and `num_evicted` counts the idle ones alone."""
+        for make in self.caching():
+            ledger, chain = make(NUM_BLOCKS), key_chain(1, 2, 3)
+            ledger.give(ledger.fill(chain))
+            before, cached = ledger.stack.stats(), [ledger.cached(key) for key in chain]
+            ledger.take(before.num_free)
+            kept, evicted = [ledger.cached(key) for key in chain], ledger.stack.stats().num_evicted - before.num_evicted
+            assert kept == cached, f"take({before.num_free}) of {before} evicted blocks although as many were free: cached before {cached}, after {kept}"
+            assert not evicted, f"take({before.num_free}) of {before} got free blocks alone, and num_evicted rose by {evicted}"
+
     def test_keys_are_compared_by_identity(self) -> None:
         """Another key with the same hash and tokens is another key: a collision costs time and never an answer."""
         for make in self.caching():

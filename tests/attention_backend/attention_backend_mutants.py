@@ -49,6 +49,13 @@ class ReadsTheLayerBefore(Plain):
         return layer if self.layers[layer].kv_from_layer is None else layer - 1
 
 
+class OneMask(Plain):
+    """Takes the window of the first layer for that of all."""
+
+    def attend(self, query: Tensor, part: Part, pools: tuple[Tensor, Tensor], spec: LayerSpec, sinks: Tensor | None) -> Tensor:
+        return super().attend(query, part, pools, replace(spec, window=self.layers[0].window), sinks)
+
+
 class OneDimension(Plain):
     """Keys and values in one pool: values are cut to the dimension of keys."""
 
@@ -228,6 +235,7 @@ MUTANTS = [
     Mutant(CapBeforeScale, "test_soft_cap"),
     Mutant(ForgetsSinks, "test_sinks"),
     Mutant(ReadsTheLayerBefore, "test_kv_of_an_earlier_layer"),
+    Mutant(OneMask, "test_what_layers_ask_for_together"),
     Mutant(OneDimension, "test_values_of_another_dimension"),
     Mutant(Plain, "test_what_it_cannot_do_is_refused", frozenset({"window"})),
     Mutant(ForgetsPast, "test_steps_of_any_shape"),

@@ -186,6 +186,15 @@ class RootsFirst(PlainPrefixCache):
         super().give(Blocks(blocks.ids[::-1]))
 
 
+class IdleFirst(PlainPrefixCache):
+    """Free blocks are kept for later."""
+
+    def take(self, count: int) -> Blocks | None:
+        while self._idle:
+            self.inner.give(Blocks((self._evict(),)))
+        return self.inner.take(count)
+
+
 class ByHash(PlainPrefixCache):
     """Trusts the hash."""
 
@@ -384,6 +393,7 @@ MUTANTS = [
     Mutant(Touches, "test_find_disturbs_no_order"),
     Mutant(FindHolds, "test_find_takes_nothing"),
     Mutant(RootsFirst, "test_leaves_go_before_their_parents"),
+    Mutant(IdleFirst, "test_nothing_is_evicted_without_need"),
     Mutant(ByHash, "test_keys_are_compared_by_identity"),
     Mutant(LastWins, "test_a_second_block_of_a_key_stays_private"),
     Mutant(HoldsLoosely, "test_what_is_held_is_used"),
