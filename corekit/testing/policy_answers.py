@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -13,7 +14,14 @@ from corekit.api import Prompt, Provider, SamplingParams, SchedulerPolicy
 from corekit.compose.assemble import assemble
 
 NUM_REQUESTS = 20
-Answers = list[tuple[tuple[int, ...], ...]]
+Sample = tuple[tuple[int, ...], ...]
+Answers = Sequence[Sample]
+
+
+@cache
+def alone() -> Sequence[Sample]:
+    """What is right: one request after the other. It never changes, so it is asked once."""
+    return answers(None)[0]
 
 
 def answers(policy: Provider[SchedulerPolicy] | None, depth: int = 1) -> tuple[Answers, list[str]]:

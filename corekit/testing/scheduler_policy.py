@@ -7,16 +7,20 @@ that answers do not depend on it. Knows the contract only: which order is right 
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from itertools import islice
 from random import Random
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar
+from unittest.mock import patch
 from weakref import ref
 
 from corekit.api import PASSED_OVER, BuildContext, Provider, SchedulerPolicy
 
 from .kit import Kit
-from .policy_answers import answers
+from .policy_answers import alone, answers
 from .simulated_engine import Arrival, Scenario, SimulatedEngine, play, random_scenario
 from .simulated_step import Sample, Sizes, Step
 
@@ -50,6 +54,10 @@ class SchedulerPolicyKit(Kit):
 
     def scenarios(self, **shape: Any) -> Iterator[Scenario]:
         return (random_scenario(Random(seed), **shape) for seed in range(self.num_scenarios))
+
+    def few(self) -> Iterator[Scenario]:
+        """Enough of them to see how a policy goes about it."""
+        return islice(self.scenarios(), 10)
 
     def families(self) -> Iterator[Scenario]:
         """Requests of three samples each: more that answer than the budget has tokens for."""
@@ -144,10 +152,9 @@ class SchedulerPolicyKit(Kit):
         """On a whole engine, with aborted neighbours, every answer is that of the request alone; the engine has nothing to report of the policy."""
         name = self.candidate().provider.name
         provider: Provider[SchedulerPolicy] = Provider(name=name, api=1, summary="the policy of the kit", build=lambda context, _: self.build(context))
-        alone, _ = answers(None)
         together, reports = answers(provider, depth=3)
         assert not reports, f"the engine reports: {reports[0]}"
-        for mine, right in zip(together, alone, strict=True):
+        for mine, right in zip(together, alone(), strict=True):
             assert mine == right, f"beside others a request answers {mine}, alone {right}"
 
     # -- how it goes about it --------------------------------------------------------------------------------------
@@ -155,13 +162,21 @@ class SchedulerPolicyKit(Kit):
     def test_same_history_same_plan(self) -> None:
         """A plan follows from what the policy has seen: no clock but `step.now`, no chance, no order of addresses or hashes."""
         for scenario in self.scenarios():
-            first, second = self.play(scenario).log, self.play(scenario).log
-            at = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
-            assert at is None, f"one history was planned in two ways; step {at}: {first[at]}, and then {second[at]}"
+            _same(self.play(scenario).log, self.play(scenario).log, "one history was planned in two ways")
+
+    def test_time_is_that_of_the_step(self) -> None:
+        """`step.now` is the only clock: where the clocks of the machine stand still, a plan is the same."""
+        for scenario in self.few():
+            first = self.play(scenario).log
+            with ExitStack() as still:
+                for name in ("time", "monotonic", "perf_counter"):
+                    still.enter_context(patch.object(time, name, lambda: 0.0))
+                second = self.play(scenario).log
+            _same(first, second, "with the clocks of the module `time` stopped, the plan is another: take the time from step.now")
 
     def test_views_are_only_read(self) -> None:
         """A policy sets nothing on a view; what it wants to remember of a request it keeps by `request.id`."""
-        for scenario in self.scenarios():
+        for scenario in self.few():
             engine = self.engine(scenario.sizes)
             with suppress(AttributeError):
                 play(engine, scenario, max_steps=10**4)
@@ -169,16 +184,16 @@ class SchedulerPolicyKit(Kit):
 
     def test_the_plan_is_used_during_plan_only(self) -> None:
         """A StepPlan that was kept answers nothing later, neither in the accounting nor in the next plan."""
-        for scenario in self.scenarios():
+        for scenario in self.few():
             engine = self.engine(scenario.sizes)
             with suppress(RuntimeError):
                 play(engine, scenario, max_steps=10**4)
             assert not engine.conduct.late, f"the policy used StepPlan.{engine.conduct.late[0]} after plan() had returned"
 
     def test_who_left_is_forgotten(self) -> None:
-        """After `on_leave` the policy holds nothing of a request: its memory does not grow with the requests it has served."""
+        """After `on_leave` the policy holds no request any more."""
         kept, views = [], {}
-        for scenario in list(self.scenarios())[:10]:
+        for scenario in self.few():
             engine = self.engine(scenario.sizes)
             seen: dict[int, ref[Any]] = {}
 
@@ -192,6 +207,20 @@ class SchedulerPolicyKit(Kit):
         gc.collect()
         held = [request for seen in views.values() for request in (left() for left in seen.values()) if request is not None]
         assert not held, f"all requests have left, and the policy still holds {held[:3]}"
+
+    def test_its_memory_does_not_grow(self) -> None:
+        """What it keeps, ids and counts too, does not grow with the requests it has served. A thousand may be remembered."""
+        engine = self.engine(Sizes())
+
+        def served(count: int) -> int:
+            start = len(engine.log)
+            arrivals = tuple(Arrival(step=start + number // 4, num_prompt_tokens=1, max_tokens=1) for number in range(count))
+            play(engine, Scenario(sizes=engine.sizes, arrivals=arrivals), max_steps=start + 100 + 10 * count)
+            return _num_held(engine.policy)
+
+        before = served(1000)
+        grown = served(400) - before
+        assert grown < 100, f"400 more requests came and left, and the policy holds {grown} objects more: forget a request in on_leave"
 
     def test_a_plan_looks_at_few(self) -> None:
         """A plan looks at each request a few times at most, however many wait and however many it admits. See `max_reads`."""
@@ -211,3 +240,20 @@ class SchedulerPolicyKit(Kit):
 
 def _names(samples: Sequence[Sample]) -> str:
     return ", ".join(str(s.view) for s in samples[:5]) or "nobody"
+
+
+def _same(first: Sequence[Any], second: Sequence[Any], otherwise: str) -> None:
+    at = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    assert at is None, f"{otherwise}; step {at}: {first[at]}, and then {second[at]}"
+
+
+def _num_held(part: object) -> int:
+    """Objects that can be reached from it, leaving out code."""
+    seen: set[int] = set()
+    found = [part]
+    while found:
+        one = found.pop()
+        if id(one) not in seen and not isinstance(one, type | ModuleType):
+            seen.add(id(one))
+            found += one.__closure__ or () if isinstance(one, FunctionType) else gc.get_referents(one)
+    return len(seen)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,6 +158,25 @@ class Remembers(ShortestFirst):
         self.served.append(request)
 
 
+class CountsByRequest(ShortestFirst):
+    """Keeps a count for each request that it has ever seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[int] = Counter()
+
+    def on_progress(self, request: RequestView, prompt_tokens: int, output_tokens: int) -> None:
+        self.counts[request.id] += output_tokens
+
+
+class LooksAtItsWatch(ShortestFirst):
+    """Sheds what is late, by a clock of its own."""
+
+    def plan(self, step: StepPlan) -> None:
+        late = [r for r in step.waiting if r.deadline is not None and r.deadline < time.monotonic()]
+        plan_in_order(step, admit=lambda request: (request in late, request.num_prompt_tokens))
+
+
 class PicksOneByOne:
     """Looks through all that wait for each that it admits."""
 
@@ -194,6 +215,8 @@ MUTANTS: dict[type, str] = {
     Ages: "test_views_are_only_read",
     KeepsThePlan: "test_the_plan_is_used_during_plan_only",
     Remembers: "test_who_left_is_forgotten",
+    CountsByRequest: "test_its_memory_does_not_grow",
+    LooksAtItsWatch: "test_time_is_that_of_the_step",
     PicksOneByOne: "test_a_plan_looks_at_few",
 }
 
