@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Biases:
-    """What is added to single logits, one entry each; a sample names an id once."""
+    """What is added to single logits, one entry each, in any order; a sample names an id once."""
 
     sample: Tensor
     """[entries] int64: which sample of the batch."""
@@ -39,7 +39,7 @@ class Penalties:
     sample: Tensor
     """[entries] int64: which sample of the batch."""
     token_id: Tensor
-    """[entries] int64: an id of its prompt or output; a sample names an id once."""
+    """[entries] int64, in any order: an id of its prompt or output; a sample names an id once."""
     num_output: Tensor
     """[entries] int64: how often it stands in the output; 0 for one of the prompt alone."""
 
@@ -106,7 +106,7 @@ class Sampler(Protocol):
     """
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
-        """logits [rows, vocab_size]; not changed."""
+        """logits [rows, vocab_size], possibly a view. Neither they nor the batch are changed."""
         ...
 
 

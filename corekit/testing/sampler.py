@@ -122,6 +122,13 @@ class SamplerKit(FilterLaws, ShapingLaws):
                     f"{draw} on {dtype}: {got}, expected {right}"
                 )
 
+    def test_logits_may_be_a_view(self) -> None:
+        """A model may hand over the columns of a wider table: what lies beside them in memory changes nothing."""
+        wide = self.random(4, 70, 12)
+        view, draws = wide[:, 5:65], [Draw(), GREEDY, Draw(top_p=0.9, banned=(3,)), Draw(temperature=0.5, top_k=9)]
+        got, right = self.draw(view, draws), self.draw(view.clone(), draws)
+        assert got == right, f"60 columns of 70 drew {got}, and a copy of them {right}"
+
     # -- numbers ---------------------------------------------------------------------------------------------------
 
     def test_equal_arguments_draw_equal_ids(self) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import fields, replace
 from random import Random
+from typing import Any
 
-from .draws import GREEDY, Draw, DrawKit
+import torch
+from torch import Tensor
+
+from corekit.api import SamplingBatch
+
+from .draws import GREEDY, Draw, DrawKit, batch_of
 
 NUM_CASES = 150
 VOCAB_SIZE = 12
@@ -91,6 +98,52 @@ class ShapingLaws(DrawKit):
             for draw in (replace(asked, top_k=2), replace(asked, top_p=0.6), replace(asked, min_p=0.5)):
                 self.check_distribution(logits, draw, 800)
 
+    def _asking(self) -> SamplingBatch:
+        """Four samples that ask for everything, each for something else."""
+        rng, ids = Random(9), range(VOCAB_SIZE)
+        draws = [
+            Draw(
+                temperature=at / 2,
+                biases=tuple((id, rng.uniform(-2, 2)) for id in rng.sample(ids, 4)),
+                banned=tuple(rng.sample(ids, 2)),
+                allowed=tuple(rng.sample(ids, 9)),
+                repetition=1.5,
+                presence=0.5,
+                frequency=0.2,
+                history=self._histories(rng),
+                top_k=6,
+                min_p=0.05,
+                top_p=0.9,
+            )
+            for at in range(4)
+        ]
+        return batch_of(draws, None, self.device)
+
+    def test_entries_come_in_any_order(self) -> None:
+        """Of biases, penalties, bans and allowed ids: an entry says itself whose it is."""
+        logits, batch, sampler = self.random(4, VOCAB_SIZE, 9), self._asking(), self.sampler()
+
+        def turned(entries: Any, *names: str) -> Any:
+            return replace(entries, **{name: getattr(entries, name).flip(0) for name in names})
+
+        other = replace(
+            batch,
+            biases=turned(batch.biases, "sample", "token_id", "value"),
+            penalties=turned(batch.penalties, "sample", "token_id", "num_output"),
+            banned=batch.banned[::-1],
+            allowed=batch.allowed[::-1],
+        )
+        got, right = (sampler.sample(logits, asked).token_ids.tolist() for asked in (other, batch))
+        assert got == right, f"with the entries of biases, penalties, bans and allowed ids turned around drew {got}, before {right}"
+
+    def test_the_batch_stays_as_it_was(self) -> None:
+        """`sample` changes no tensor of the batch: the engine uses them again."""
+        batch = self._asking()
+        before = deepcopy(batch)
+        self.sampler().sample(self.random(4, VOCAB_SIZE, 10), batch)
+        changed = [name for name, old, new in _tensors(before, batch) if not torch.equal(old, new)]
+        assert not changed, f"sample changed {', '.join(changed)} of the batch in place: work on a copy"
+
     def test_samples_of_one_row_have_their_own(self) -> None:
         """What one sample asks for changes nothing for another that draws from the same row."""
         logits = self.logits([[3.0, 2.0, 1.0, 0.5]])
@@ -147,3 +200,10 @@ class ShapingLaws(DrawKit):
             for nothing in (Draw(banned=tuple(range(8))), Draw(allowed=()), Draw(allowed=(3,), banned=(3,)), Draw(allowed=(99,), top_k=2)):
                 got = self.draw(logits, [Draw(), replace(nothing, temperature=temperature), GREEDY])
                 assert (got[0], got[2]) == (alone[0], alone[2]), f"beside {nothing}, which has nothing to draw, neighbours drew {got}, alone {alone}"
+
+
+def _tensors(before: Any, after: Any) -> list[tuple[str, Tensor, Tensor]]:
+    """Those of a batch, and of what it holds, with their names."""
+    pairs = [(field.name, getattr(before, field.name), getattr(after, field.name)) for field in fields(before)]
+    held = [pair for name, old, new in pairs if name in ("biases", "penalties") for pair in _tensors(old, new)]
+    return [pair for pair in pairs if isinstance(pair[1], Tensor)] + held

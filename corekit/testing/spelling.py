@@ -16,10 +16,11 @@ TEXTS: Sequence[str] = (
     "日本語のテキスト, 世界",
     "नमस्ते สวัสดี مرحبا שלום",
     "🙂 👩\u200d👩\u200d👧\u200d👦 e\u0301",
+    "\ufeffa mark \x00 and\u2028more\x7f",
     "x",
     "",
 )
-"""One, two, three and four bytes a character, joined and combined ones, and every kind of white space that prompts hold."""
+"""One, two, three and four bytes a character, joined, combined and invisible ones, and every kind of white space that prompts hold."""
 
 _LONE = "\ud800"
 ODD_MESSAGES: Sequence[Any] = (

@@ -128,6 +128,13 @@ class TokenizerKit(Kit):
             got = "".join(streamed(tokenizer, tokenizer.encode(text, add_special=False)))
             assert got == text, f"{text!r} comes back as {got!r}. For a tokenizer that cannot keep every text: keeps_text = False, or other `texts`"
 
+    def test_long_texts_are_kept_whole(self) -> None:
+        """Nothing is cut from a text of thousands of characters: what is too long for the model, the engine refuses itself."""
+        tokenizer = self.tokenizer()
+        text = "".join(self._kept_texts()) * 4
+        got = "".join(streamed(tokenizer, tokenizer.encode(text, add_special=False)))
+        assert got == text, f"of a text of {len(text)} characters {len(got)} come back: does a setting of the tokenizer truncate?"
+
     def test_pushes_and_finish_are_one_decode(self) -> None:
         """Joined pushes plus `finish` equal one decode of all ids, whatever ids, behind a prompt that ends in text."""
         tokenizer = self.tokenizer()

@@ -176,6 +176,13 @@ class BansInPlace(Right):
         return super().all_greedy(logits, batch)
 
 
+class CountsOnWholeRows(Right):
+    """Reads a row where it would lie if nothing lay between the rows."""
+
+    def rows(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        return super().rows(logits.as_strided(logits.shape, (logits.shape[1], 1)), batch)
+
+
 class RaisesForNan(Right):
     """torch.multinomial would do the same."""
 
@@ -400,6 +407,20 @@ class CountsFromTheEnd(Right):
         return (entries.token_id >= -rows.shape[1]) & (entries.token_id < rows.shape[1])
 
 
+class CountsOnOrder(Right):
+    """Entries of one sample follow each other, or so it seems."""
+
+    def bias(self, rows: Tensor, biases: Biases) -> None:
+        super().bias(rows, replace(biases, sample=biases.sample.sort().values))
+
+
+class ClampsInPlace(Right):
+    """No temperature is too small to divide by."""
+
+    def weights(self, rows: Tensor, batch: SamplingBatch) -> Tensor:
+        return super().weights(rows, replace(batch, temperature=batch.temperature.clamp_(min=1e-5)))
+
+
 class NothingLeftIsAnError(Right):
     def restrict(self, rows: Tensor, batch: SamplingBatch) -> None:
         super().restrict(rows, batch)
@@ -428,6 +449,7 @@ MUTANTS: Mapping[type[Right], str] = {
     NumbersByPlace: "test_a_draw_knows_no_neighbour",
     ChunksForgetTheirFirst: "test_a_large_batch_draws_what_its_parts_draw",
     BansInPlace: "test_logits_stay_as_they_were",
+    CountsOnWholeRows: "test_logits_may_be_a_view",
     RaisesForNan: "test_broken_rows_stay_alone",
     LowestOfSingle: "test_every_dtype_of_logits",
     Generator: "test_equal_arguments_draw_equal_ids",
@@ -457,6 +479,8 @@ MUTANTS: Mapping[type[Right], str] = {
     ChangesTheRow: "test_samples_of_one_row_have_their_own",
     GreedyIsArgmax: "test_all_greedy_changes_nothing",
     CountsFromTheEnd: "test_ids_outside_the_vocabulary_are_passed_over",
+    CountsOnOrder: "test_entries_come_in_any_order",
+    ClampsInPlace: "test_the_batch_stays_as_it_was",
     NothingLeftIsAnError: "test_a_sample_with_nothing_left_raises_nothing",
     Bits: "test_logprobs_are_of_the_logits_as_they_are",
     ById: "test_top_logprobs_come_likeliest_first",

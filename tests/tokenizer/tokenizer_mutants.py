@@ -116,6 +116,13 @@ class Strips(Right):
         return super().encode(text.strip(), add_special=add_special)
 
 
+class Truncates(Right):
+    """The file says how long a text may be."""
+
+    def encode(self, text: str, *, add_special: bool = True) -> Sequence[int]:
+        return super().encode(text, add_special=add_special)[:2048]
+
+
 class LosesTheRest(Right):
     def decoder(self, pieces: Sequence[bytes], *, drops_space: bool) -> TokenDecoder:
         class Forgetful(Decoder):
@@ -224,6 +231,7 @@ MUTANTS: Mapping[type[Right], str] = {
     ScratchOfAllThreads: "test_encode_is_called_from_several_threads",
     GlyphsForBytes: "test_bytes_joined_are_the_text",
     Strips: "test_text_returns",
+    Truncates: "test_long_texts_are_kept_whole",
     LosesTheRest: "test_pushes_and_finish_are_one_decode",
     ShowsControlTokens: "test_control_tokens_are_left_out",
     ForgetsThePrompt: "test_only_the_start_of_a_text_loses_a_space",
