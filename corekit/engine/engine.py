@@ -54,6 +54,8 @@ class Engine:
         self._num_inbox_requests = 0
         self._num_inbox_tokens = 0
         self._flights: deque[Flight] = deque()
+        self._constrains = False
+        """Some request had a constraint. A look at every row costs, and most engines have no processor."""
         self._num_steps = 0
         self._num_free_blocks = scheduler.step.free_blocks  # as of the last step: layers are not asked from other threads
         self._num_prompt_tokens = 0
@@ -156,6 +158,7 @@ class Engine:
                 if isinstance(message, NewRequest):
                     self._num_inbox_requests -= 1
                     self._num_inbox_tokens -= len(message.token_ids)
+                    self._constrains = self._constrains or bool(message.constraints)
                     self.scheduler.add(message)
             if isinstance(message, Abort):
                 self.scheduler.end(message.request_id, sample=message.sample, reason=message.reason)
@@ -170,7 +173,7 @@ class Engine:
         submitting = perf_counter() - planned
         num_preempted = len(self.scheduler.step.preempted)
         masks = None
-        if any(row.request.constraint is not None and row.num_samples for row in rows):
+        if self._constrains and any(row.request.constraint is not None and row.num_samples for row in rows):
             while self._flights:  # a mask follows from every token before it
                 self._commit_oldest()
             masks = self.scheduler.masks(rows)

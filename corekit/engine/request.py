@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams, TokenLogprob
 
 from .constraints import Constraint
-from .events import SampleDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +53,12 @@ class Group:
         if self.prompt_logprobs is not None:
             self.prompt_logprobs[first : first + len(scored)] = scored
 
-    def delta(
-        self,
-        sample: int,
-        new: tuple[int, ...],
-        logprobs: tuple[TokenLogprob, ...] | None,
-        reason: FinishReason | None,
-        stop: int | None,
-        error: str | None,
-    ) -> SampleDelta:
-        """News of a sample; the first tokens of a request bring the logprobs of its prompt along."""
-        prompt = None
-        if new and self.prompt_logprobs is not None:
-            prompt, self.prompt_logprobs = tuple(self.prompt_logprobs), None
-        return SampleDelta(self.asked.request_id, sample, new, logprobs, reason, stop, error, self.num_cached_tokens, prompt)
+    def take_prompt_logprobs(self) -> tuple[TokenLogprob | None, ...] | None:
+        """Once, to go with the first tokens of the request."""
+        if self.prompt_logprobs is None:
+            return None
+        taken, self.prompt_logprobs = tuple(self.prompt_logprobs), None
+        return taken
 
     @property
     def finished(self) -> bool:
@@ -161,6 +152,10 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def max_output_tokens(self) -> int:
+        return self.group.asked.max_tokens
 
     @property
     def is_prefill(self) -> bool:

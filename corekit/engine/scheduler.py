@@ -167,7 +167,7 @@ class Scheduler:
     def commit(self, rows: Sequence[Row], result: StepResult) -> None:
         """Counts are added, never assigned: rows in flight were planned on upper bounds. Append, publish, fork, finish."""
         self.steps_in_flight -= 1
-        faults, logprobs, caches = result.faults, result.logprobs, self.blocks.caches_prefixes
+        faults, logprobs, scores, caches = result.faults, result.logprobs, result.prompt_logprobs, self.blocks.caches_prefixes
         for at, row in enumerate(rows):
             r = row.request
             r.steps_in_flight -= 1
@@ -177,7 +177,7 @@ class Scheduler:
             if at in faults:
                 self._finish(r, "error", error=faults[at])
                 continue
-            if result.prompt_logprobs and (scored := result.prompt_logprobs.get(at)) is not None:
+            if scores and (scored := scores.get(at)) is not None:
                 r.group.keep_prompt_logprobs(*scored)
             drawn = result.tokens[at] if row.num_samples else NOTHING
             accepted = drawn[0]
@@ -241,7 +241,8 @@ class Scheduler:
         elif len(r.tokens) >= r.max_known:
             self._finish(r, "length", new=new, logprobs=logprobs)
         else:
-            self.deltas.append(group.delta(r.sample, new, logprobs, None, None, None))
+            prompt = None if group.prompt_logprobs is None else group.take_prompt_logprobs()
+            self.deltas.append(SampleDelta(group.asked.request_id, r.sample, new, logprobs, None, None, None, group.num_cached_tokens, prompt))
 
     # -- leaving
 
@@ -265,7 +266,8 @@ class Scheduler:
         r.state = RequestState.FINISHED
         self._gone.append(r.id)
         self.planner.on_leave(r)
-        self.deltas.append(group.delta(r.sample, new, logprobs, reason, stop, error))
+        prompt = group.take_prompt_logprobs() if new else None
+        self.deltas.append(SampleDelta(group.asked.request_id, r.sample, new, logprobs, reason, stop, error, group.num_cached_tokens, prompt))
         if group.finished:
             group.finish_reason = reason
             del self.groups[group.asked.request_id]

@@ -170,7 +170,10 @@ MUTANTS = [
     mutant("a cached prompt has no logprobs", P, "_match", (" or r.group.prompt_logprobs is not None", "")),
     mutant("logprobs of a prompt appended", request.Group, "keep_prompt_logprobs", ("[first : first + len(scored)] = scored", ".extend(scored)")),
     mutant(
-        "logprobs of a prompt sent twice", request.Group, "delta", ("tuple(self.prompt_logprobs), None", "tuple(self.prompt_logprobs), self.prompt_logprobs")
+        "logprobs of a prompt sent twice",
+        request.Group,
+        "take_prompt_logprobs",
+        ("tuple(self.prompt_logprobs), None", "tuple(self.prompt_logprobs), self.prompt_logprobs"),
     ),
     mutant("bad words stay at the door", S, "_send", (", asked.bad_words)", ")")),
     mutant(
