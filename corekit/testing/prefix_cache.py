@@ -73,6 +73,7 @@ class PlainPrefixCache:
     def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
         if key in self._block_of:
             return self._block_of[key] == block
+        assert block not in self._key_of, f"block {block} is published a second time, under another key: a full block has one"
         self._block_of[key], self._key_of[block] = block, key
         return True
 

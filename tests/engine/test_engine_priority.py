@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from bare import Bare
-from prefix_layer import PrefixLayer, Unreliable
+from unreliable_layer import Unreliable
 
 from corekit.api import Reason, RequestState
 from corekit.builtin.free_list import FreeList
 from corekit.builtin.priority import Priority, rank
+from corekit.testing.prefix_cache import PlainPrefixCache
 
 ROOM = (Reason.SEATS, Reason.BLOCKS, Reason.WATERMARK)
 
@@ -102,7 +103,7 @@ def walk(seed: int) -> int:
     num_blocks, depth = rng.choice((8, 12, 20)), rng.choice((1, 1, 2, 3))
     bare = Bare(
         Judged(),
-        stack=PrefixLayer(FreeList(num_blocks)) if rng.random() < 0.5 else None,
+        stack=PlainPrefixCache(FreeList(num_blocks)) if rng.random() < 0.5 else None,
         num_blocks=num_blocks,
         max_num_seqs=rng.choice((1, 3, 4, 8)),
         budget=rng.choice((2, 6, 12, 40)),
@@ -352,7 +353,7 @@ def test_nobody_is_admitted_before_a_victim_in_flight_has_come_back() -> None:
 def test_nobody_looks_for_the_prefix_of_one_for_whom_nobody_would_give_way() -> None:
     """Among equals the head of the line waits for a seat; looking its long prompt up in every step would be for nothing."""
 
-    class Counting(PrefixLayer):
+    class Counting(PlainPrefixCache):
         num_found = 0
 
         def find(self, query: Any) -> Any:

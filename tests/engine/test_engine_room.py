@@ -7,11 +7,11 @@ import random
 
 import pytest
 from bare import Bare
-from prefix_layer import PrefixLayer
 
 from corekit.api import Grant, Reason
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
+from corekit.testing.prefix_cache import PlainPrefixCache
 
 ROOM = {Reason.SEATS, Reason.BLOCKS, Reason.WATERMARK, Reason.BUDGET}
 
@@ -70,7 +70,7 @@ def test_who_is_named_makes_room_and_nobody_in_vain() -> None:
         asking, num_blocks = Asking(rng), rng.choice((7, 16))
         bare = Bare(
             asking,
-            stack=PrefixLayer(FreeList(num_blocks)) if seed % 2 else None,
+            stack=PlainPrefixCache(FreeList(num_blocks)) if seed % 2 else None,
             num_blocks=num_blocks,
             max_num_seqs=rng.choice((2, 4, 8)),
             budget=rng.choice((3, 12, 40)),

@@ -6,12 +6,12 @@ import logging
 
 import pytest
 from bare import Bare
-from prefix_layer import PrefixLayer
 
 from corekit.api import Reason, RequestState
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
 from corekit.engine.blocks import BrokenStackError
+from corekit.testing.prefix_cache import PlainPrefixCache
 
 
 class Scripted(Fcfs):
@@ -41,7 +41,7 @@ def test_no_position_is_computed_twice(threshold: int) -> None:
 
 def test_a_cached_prefix_is_not_computed_again_but_for_its_last_token() -> None:
     for length, computed in ((8, 4), (9, 1), (7, 3), (3, 3)):
-        bare = Bare(stack=PrefixLayer(FreeList(32)))
+        bare = Bare(stack=PlainPrefixCache(FreeList(32)))
         bare.add(length, max_tokens=1)
         bare.run()
         bare.add(length, max_tokens=1)
@@ -51,7 +51,7 @@ def test_a_cached_prefix_is_not_computed_again_but_for_its_last_token() -> None:
 
 def test_a_half_shared_block_is_not_published_until_one_table_lists_it() -> None:
     """The leader fills the half block before its fork commits; a sibling left alone with it would write into a published block."""
-    stack = PrefixLayer(FreeList(32))
+    stack = PlainPrefixCache(FreeList(32))
     bare = Bare(stack=stack)
     bare.add(6, max_tokens=8, n=2)
     flights = [bare.schedule() for _ in range(3)]  # the prompt, position 6, position 7
@@ -59,11 +59,11 @@ def test_a_half_shared_block_is_not_published_until_one_table_lists_it() -> None
     for rows in flights:
         bare.commit(rows)
     assert bare.scheduler.blocks.refs[shared] == 2
-    assert shared not in stack.key_of
+    assert shared not in stack._key_of
     bare.step()  # the sibling copies it at its first write
     bare.step()
     assert bare.scheduler.blocks.refs[shared] == 1
-    assert shared in stack.key_of
+    assert shared in stack._key_of
     bare.run()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from fingerprint_solo import VOCAB, ThirdBanned, fingerprint, solo_answer, solo_prompt_logprobs
-from prefix_layer import PrefixLayer, Unreliable
+from unreliable_layer import Unreliable
 
 from corekit.api import KvPlan, RequestState, SamplingParams
 from corekit.builtin.delayed import Delayed
@@ -27,6 +27,7 @@ from corekit.engine.engine import Engine
 from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
 from corekit.engine.step_plan import Limits
+from corekit.testing.prefix_cache import PlainPrefixCache
 from corekit.worker.worker import RankWorker
 
 FAULTY_TOKEN = VOCAB + 1
@@ -124,7 +125,7 @@ class World:
         )
         stack = FreeList(setting.num_blocks)
         if setting.prefix_cache:
-            stack = PrefixLayer(stack)
+            stack = PlainPrefixCache(stack)
         if setting.unreliable:
             stack = Unreliable(stack, lambda: self.rng.random() < 0.1)
         limits = Limits(
