@@ -160,7 +160,7 @@ class SchedulerPolicyKit(Kit):
     # -- how it goes about it --------------------------------------------------------------------------------------
 
     def test_same_history_same_plan(self) -> None:
-        """A plan follows from what the policy has seen: no clock but `step.now`, no chance, no order of addresses or hashes."""
+        """A plan follows from what the policy has seen: no chance, no order of addresses or hashes."""
         for scenario in self.scenarios():
             _same(self.play(scenario).log, self.play(scenario).log, "one history was planned in two ways")
 
