@@ -54,7 +54,7 @@ class SamplingParams:
     banned_token_ids: tuple[int, ...] = ()
     """These ids are never drawn."""
     bad_words: tuple[str, ...] = ()
-    """Texts whose ids are never completed by the answer, at its begin and after a space alike. At most 256 of 256 characters."""
+    """Texts whose ids are never completed by the answer: as they are written at its begin, after a space, and elsewhere. At most 256 of 256 characters."""
     seed: int | None = None
     """Makes the draws reproducible whatever else is in the batch; None: the engine picks one. A signed 64-bit integer."""
     max_tokens: int | None = 16

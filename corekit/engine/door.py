@@ -106,13 +106,19 @@ class Door:
                 )
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Ids of each word as it stands at the begin of a text, and after a space."""
+        """Ids of each word as it stands at the begin of a text, after a space, and after anything else."""
+        if not words:
+            return ()
         found: dict[tuple[int, ...], None] = {}
+        line_break = self._encode_word("\n")
         for word in words:
             bare = word.lstrip(" ") or word
+            after_break = self._encode_word(f"\n{bare}")  # a tokenizer that puts a space before every text shows the bare word here alone
+            if after_break[: len(line_break)] == line_break:
+                found[after_break[len(line_break) :]] = None
             for text in (bare, f" {bare}"):
-                if ids := self._encode_word(text):
-                    found[ids] = None
+                found[self._encode_word(text)] = None
+        found.pop((), None)
         return tuple(found)
 
     def _encode_word(self, text: str) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from engine_stand_in import Alive, Bytes, StandIn, client_of
+from engine_stand_in import Alive, Bytes, StandIn, client_of, facts
 
 from corekit.api import ChatPrompt, InvalidRequest, Overloaded, Prompt, SamplingParams
+from corekit.engine.door import Door
 from corekit.engine.request import NewRequest
 
 IDS = (65, 66, 67)
@@ -241,3 +242,26 @@ def test_racing_threads_are_counted_exactly():
     for thread in threads:
         thread.join()
     assert sum(isinstance(r, Overloaded) for r in results) == 20
+
+
+class Spaced(Bytes):
+    """Puts a space before every text, as many sentencepiece tokenizers do."""
+
+    def encode(self, text, *, add_special=True):
+        return super().encode(f" {text}", add_special=add_special)
+
+
+class Glued(Bytes):
+    """A line break and the letter behind it are one id."""
+
+    def encode(self, text, *, add_special=True):
+        return [1, *text[2:].encode()] if text[:1] == "\n" and text[1:] else super().encode(text, add_special=add_special)
+
+
+@pytest.mark.parametrize("word", ["ab", " ab"])
+@pytest.mark.parametrize(("tokenizer", "forms"), [(Bytes(), {b"ab", b" ab"}), (Glued(), {b"ab", b" ab"}), (Spaced(), {b"ab", b" ab", b"  ab"})])
+def test_bad_words_are_banned_in_every_form(tokenizer, forms, word):
+    door = Door(tokenizer=tokenizer, eos_token_ids=(), model=facts(), refusal=lambda num_prompt_tokens, num_samples: None)
+    bad_words = door.ask(IDS, SamplingParams(bad_words=(word, "ab")), "name").bad_words
+    assert sorted(map(bytes, bad_words)) == sorted(forms)
+    assert door.ask(IDS, SamplingParams(), "name").bad_words == ()
