@@ -118,6 +118,11 @@ class RequestView(Protocol):
         ...
 
     @property
+    def max_output_tokens(self) -> int:
+        """The most that it may generate: what the caller asked for, within the context. It may end sooner."""
+        ...
+
+    @property
     def num_in_flight(self) -> int:
         """Tokens that steps in flight may still deliver; an upper bound."""
         ...

@@ -68,6 +68,10 @@ class Sample:
         return self.num_prompt_tokens + self.max_tokens
 
     @property
+    def max_output_tokens(self) -> int:
+        return self.max_tokens
+
+    @property
     def is_prefill(self) -> bool:
         return self.num_computed_tokens < self.num_known - 1
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any
 
 import pytest
 
-from corekit.api import Reason, RequestState, StepPlan, WaitingOrder, plan_in_order
+from corekit import SamplingParams, assemble
+from corekit.api import EngineClient, Prompt, Reason, RequestState, StepPlan, WaitingOrder, plan_in_order
 from corekit.testing.simulated_engine import Arrival, SimulatedEngine, play, random_scenario
 from corekit.testing.simulated_step import Sizes
 
@@ -161,3 +163,30 @@ def test_running_ones_without_budget_make_nobody_give_way() -> None:
         step = engine.plan()
         assert not step.victims and step.refused <= {Reason.BUDGET}
         engine.settle(step)
+
+
+def test_a_policy_may_order_by_the_longest_answer_that_was_asked_for() -> None:
+    """`max_output_tokens` is what the caller said, else what the context leaves; equal prompts are served shortest answer first."""
+    seen: dict[int, int] = {}
+
+    class ShortestAnswer(WaitingOrder):
+        def plan(self, step: StepPlan) -> None:
+            seen.update({request.id: request.max_output_tokens for request in step.waiting})
+            plan_in_order(step, admit=self)
+
+    ended: list[int | None] = []
+    tables: dict[str, Any] = {"scheduler": {"max_num_seqs": 1}, "block_allocator": {"num_blocks": 4}, "tokenizer": {"use": "bytes"}}
+    tables["model"] = {"source": "none", "use": "fingerprint", "max_model_len": 16}
+
+    async def ask(client: EngineClient, max_tokens: int | None) -> None:
+        async for _ in client.generate(Prompt(text="four", add_special_tokens=False), SamplingParams(max_tokens=max_tokens, ignore_eos=True)):
+            pass
+        ended.append(max_tokens)
+
+    async def main() -> None:
+        with assemble(tables, scheduler_policy=ShortestAnswer(lambda request: request.max_output_tokens), frontends=[]) as assembly:
+            await asyncio.gather(*(ask(assembly.client, number) for number in (None, 7, 2, 5)))
+
+    asyncio.run(main())
+    assert list(seen.values()) == [12, 7, 2, 5]
+    assert [number for number in ended if number is not None] == [2, 5, 7]
