@@ -6,10 +6,13 @@ Knows processors and bits; no tensors, no steps, and not what a constraint means
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from corekit.api import EngineDead, InvalidRequest, LogitsProcessor, NewSample, RequestFailed, RowProcessor, SamplingParams
+
+log = logging.getLogger(__name__)
 
 CLOSED = "the engine was closed"
 MAX_STARTS = 64
@@ -89,4 +92,5 @@ def _start(processors: Sequence[LogitsProcessor], samples: Sequence[NewSample]) 
 
 
 def _fault(part: object, method: str, error: Exception) -> str:
+    log.debug("logits processor %s.%s raised", type(part).__name__, method, exc_info=error)
     return f"logits processor {type(part).__name__}.{method} raised {type(error).__name__}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
@@ -10,6 +11,8 @@ import numpy as np
 from corekit.api import StepInput
 
 from .rows import Ints, Rows
+
+log = logging.getLogger(__name__)
 
 Draft = Callable[[Sequence[int], int], Sequence[int]]
 
@@ -100,6 +103,7 @@ def _guess(rows: Rows, place: Ints, num_drafts: Ints, draft: Draft | None, vocab
                 if mine and not (min(mine) >= 0 and max(mine) < vocab_size):
                     raise ValueError(f"guesses {mine} are not all ids below {vocab_size}")
             except Exception as error:
+                log.debug("model.draft raised", exc_info=error)
                 faults[at] = rows.faults[p] = f"model.draft raised {type(error).__name__}: {error}"
         guesses.append(mine)
     return tuple(guesses)

@@ -5,12 +5,14 @@ Running rows again is safe: KV writes hit only slots that a row owns, and draws 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 _DEVICE_WORDS = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error", "CUDNN_STATUS", "NCCL error")
 
@@ -42,6 +44,7 @@ def isolate(count: int, run: Callable[[int, int], T], name_part: Callable[[], st
                 raise
             if end - first == 1:
                 faults[first] = f"{name_part()} raised {type(error).__name__}: {error}"
+                log.debug("%s raised", name_part(), exc_info=error)
             else:
                 middle = (first + end) // 2
                 todo += [(middle, end), (first, middle)]

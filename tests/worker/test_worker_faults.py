@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from worker_rig import Rig, fingerprint
@@ -242,6 +244,20 @@ def test_isolate_finds_the_guilty_in_few_runs(guilty: set[int]) -> None:
     assert [i for part in results for i in part] == [i for i in range(7) if i not in guilty]
     assert faults == dict.fromkeys(guilty, "part raised ValueError: guilty")
     assert len(runs) <= 1 + 6 * max(len(guilty), 0) + 1
+
+
+def test_isolate_leaves_the_traceback_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """The message goes to the client; where it was raised is for the author of the part."""
+
+    def run(first: int, end: int) -> None:
+        raise ValueError("guilty")
+
+    with caplog.at_level(logging.DEBUG, "corekit.worker"):
+        isolate(1, run, lambda: "part")
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("DEBUG", "part raised")
+    assert record.exc_info is not None
+    assert "ValueError" in str(record.exc_info)
 
 
 def test_isolate_of_nothing_runs_nothing() -> None:
