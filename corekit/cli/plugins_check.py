@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_LINES = 12
 """Of a broken law's message, without --verbose."""
+HINT = "\n--verbose shows tracebacks"
 
 
 @click.command(short_help="Check a provider: its signatures, and the laws of its slot's kit.")
@@ -39,6 +40,7 @@ def check(name: str, slot: str | None, options: tuple[str, ...], imports: tuple[
         fail(f'plugins check needs {" and ".join(missing)}: pip install "corekit[testing]"', FAILED)
     _check_signatures(found, given, imports, verbose)
     if kit_of(found.slot) is None:
+        click.echo("  holds   signatures fit the contract")
         click.echo(f"  no kit  there are no laws for {found.slot} yet; its signatures are all that can be checked")
         return
     verdicts: list[Verdict] = []
@@ -51,7 +53,7 @@ def check(name: str, slot: str | None, options: tuple[str, ...], imports: tuple[
     sound = run_kit(found.slot, found.full_name, given, imports, tell)
     counts = [f"{count} {outcome}" for outcome in ("broken", "skipped") if (count := sum(v.outcome == outcome for v in verdicts))]
     held = sum(verdict.outcome == "holds" for verdict in verdicts)
-    click.echo(f"{', '.join([f'{held} laws hold', *counts])} ({time.monotonic() - begin:.1f} s)")
+    click.echo(f"{', '.join([f'{held} laws hold', *counts])} ({time.monotonic() - begin:.1f} s){'' if sound or verbose else HINT}")
     if not sound:
         raise click.exceptions.Exit(FAILED)
 
@@ -69,9 +71,14 @@ def _find(catalog: Catalog, name: str, slot: str | None) -> Candidate:
 
     if slot is not None and slot not in catalog.candidates:
         fail(f"--slot {slot}: there is no such slot.{near(slot, catalog.candidates)} Slots: {listed(catalog.candidates)}.", USAGE)
-    slots = [slot] if slot else [slot for slot, candidates in catalog.candidates.items() if any(name in (c.name, c.full_name) for c in candidates)]
+    there = [slot for slot, candidates in catalog.candidates.items() if any(name in (c.name, c.full_name) for c in candidates)]
+    if slot is not None and slot not in there and there:
+        raise ConfigError(f"--slot {slot}: {name} is no provider of that slot, but of {listed(there)}")
+    slots = [slot] if slot in there else there
     if len(slots) > 1:
         fail(f"{name}: {len(slots)} slots have a provider of that name. Say which: {' or '.join(f'--slot {slot}' for slot in slots)}.", USAGE)
+    if not slots and (failure := catalog.failure_of(name)):
+        raise ConfigError(f"{name}: its plugin failed to register: {failure}")
     if not slots:
         names = {name for slot in catalog.candidates for name in catalog.names(slot)}
         failed = "".join(f"\n  A plugin failed to register: {failure}" for failure in catalog.discovery.failures)
@@ -108,10 +115,10 @@ def _check_signatures(candidate: Candidate, options: Mapping[str, Any], imports:
             import traceback
 
             traceback.print_exc()
-        said = str(error) if isinstance(error, AssertionError) or type(error).__module__.startswith("corekit") else f"{type(error).__name__}: {error}"
-        click.echo(f"  BROKEN  signatures\n{_indented(said)}")
+        ours = isinstance(error, AssertionError) or type(error).__module__.startswith("corekit")
+        said = str(error) if ours else f"{type(error).__name__}: {error}\nIt could not be built: build(context, options) of its Provider raised this."
+        click.echo(f"  BROKEN  signatures\n{_indented(said)}{'' if verbose else HINT}")
         raise click.exceptions.Exit(FAILED) from None
-    click.echo("  holds   signatures fit the contract")
 
 
 def _show(verdict: Verdict, verbose: bool) -> None:

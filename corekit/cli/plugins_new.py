@@ -28,12 +28,12 @@ def new(name: str, slot: str, into: Path) -> None:
     with failing(CONFIG, debug=False):
         for found in build_catalog(discover()).candidates.get(slot, ()):
             if found.name == package.provider:
-                fail(f"{name!r}: there is a {slot} {found} already, and TOML could not tell the two apart. Choose another name.", USAGE)
+                fail(f"{name!r}: slot {slot} has {found} already, and TOML could not tell the two apart. Choose another name.", USAGE)
     try:
         folder = write_package(package, into, api=API_VERSION)
     except ScaffoldError as error:
         fail(f"plugins new: {error}.", USAGE)
-    click.echo(f"{folder}: a {slot} that TOML calls {package.provider!r}. Next:\n")
+    click.echo(f"{folder}: a part for slot {slot} that TOML calls {package.provider!r}. Next:\n")
     click.echo(f"  pip install -e {shlex.quote(f'{folder}[test]')}")
     click.echo(f"  corekit plugins check {package.provider}")
     click.echo(f"  {'$EDITOR'} {shlex.quote(str(folder / package.module / 'part.py'))}\n")

@@ -9,7 +9,7 @@ from typing import Any
 from corekit.api import API_VERSION, SLOTS, BuildContext, Provider
 from corekit.weights.errors import SourceError
 
-from .discovery import Discovery, Plugin
+from .discovery import Discovery, Failure, Plugin
 from .errors import ConfigError, listed, near
 
 OWN = "corekit"
@@ -59,6 +59,12 @@ class Catalog:
         bare = [candidate.name for candidate in found]
         return sorted(candidate.full_name if bare.count(candidate.name) > 1 else candidate.name for candidate in found)
 
+    def failure_of(self, name: str) -> Failure | None:
+        """The failure of a plugin that is called like the part, and most likely has it: nothing else explains better why it is not there."""
+        distribution, _, bare = name.rpartition(":")
+        called = {distribution or f"{OWN}-{bare}", bare, bare.replace("-", "_")}
+        return next((f for f in self.discovery.failures if called & {f.plugin.distribution, f.plugin.entry, f.plugin.module}), None)
+
     def only(self, slot: str) -> Catalog:
         """What it knows of one slot: small enough to travel with a part."""
         return Catalog(candidates={slot: self.candidates.get(slot, ())}, discovery=replace(self.discovery, providers=()))
@@ -75,6 +81,8 @@ class Catalog:
         if len(found) > 1:
             raise ConfigError(f"{where} = {name!r}: {len(found)} distributions have a provider of that name. Say which: {listed(c.full_name for c in found)}")
         if not found:
+            if failure := self.failure_of(name):
+                raise ConfigError(f"{where} = {name!r}: its plugin failed to register: {failure}")
             names = self.names(slot)
             raise ConfigError(f"{where} = {name!r}: no such provider.{self._advice(name, names)} Available: {listed(names)}.{self._failed()}")
         if found[0].refused:
@@ -82,8 +90,11 @@ class Catalog:
         return found[0]
 
     def best(self, slot: str, context: BuildContext, where: str) -> tuple[Candidate, str]:
-        """`auto`: the highest rank that does not refuse, and why it was picked. A negative rank is chosen by name only."""
-        candidates = sorted(self.candidates.get(slot, ()), key=lambda c: (-c.provider.rank, c.name, c.plugin.distribution))
+        """`auto`: the highest rank that does not refuse, and why it was picked. A negative rank is chosen by name only.
+
+        Of equal ranks corekit's own part is taken: to install a plugin that says nothing of its rank changes no choice.
+        """
+        candidates = sorted(self.candidates.get(slot, ()), key=lambda c: (-c.provider.rank, c.plugin.distribution != OWN, c.name, c.plugin.distribution))
         passed: list[str] = []
         for candidate in candidates:
             if candidate.provider.rank < 0 or candidate.refused:

@@ -44,7 +44,7 @@ def check_component(candidate: Candidate, component: object, where: str) -> None
     protocols += [ability for slot, ability in OPTIONAL if slot == candidate.slot and isinstance(component, ability)]
     problems = [problem for protocol in protocols for problem in differences(component, protocol)]
     if problems:
-        said = f"{where}: {candidate} built a {type(component).__qualname__} that is not a {candidate.slot}"
+        said = f"{where}: {candidate} built a {type(component).__qualname__} that does not fit the slot {candidate.slot}"
         raise ConfigError([f"{said}: {problem}" for problem in problems])
 
 
@@ -104,18 +104,18 @@ def _mismatch(found: inspect.Signature, wanted: inspect.Signature) -> str:
             at_position = by_position[position] if position < len(by_position) else None
             position += 1
             if at_position is None and parameter.VAR_POSITIONAL not in kinds:
-                return f"it takes no parameter {parameter.name}"
+                return f"it takes no parameter {parameter.name!r}"
             if at_position is not None and optional and at_position.name != parameter.name:
                 return f"parameter {position} must be called {parameter.name}, it may be passed by name"
             match = at_position
         elif match is None and parameter.VAR_KEYWORD not in kinds:
-            return f"it takes no parameter {parameter.name}"
+            return f"it takes no parameter {parameter.name!r}"
         if match is not None:
             used.add(match.name)
             if optional and match.default is match.empty:
                 return f"parameter {match.name} needs a default, it may be left out"
     extra = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.default is p.empty and p.name not in used]
-    return f"nobody passes its parameter {extra[0].name}" if extra else ""
+    return f"it needs a parameter {extra[0].name!r} that no caller passes" if extra else ""
 
 
 def _without_self(function: Any) -> inspect.Signature:

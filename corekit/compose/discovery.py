@@ -27,6 +27,7 @@ from .errors import listed, near
 
 BUILTIN = "corekit.builtin.plugin"
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +178,10 @@ def _check_names(module: ModuleType, known: Iterable[str]) -> None:
             raise _Broken(f"there is no such hook.{near(name, known)}", name)
         if name in known and not hasattr(function, f"{GROUP}_impl"):
             raise _Broken("the function is not marked with corekit.api.hookimpl", name)
+        if name in known and (asked := [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind not in STARRED]):
+            raise _Broken(
+                f"a hook takes nothing, this one takes {listed(asked)}. What a part may know is given to build(context, options) of its Provider", name
+            )
 
 
 def _call(hook: Any, name: str) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Sequence
 
 from corekit.api import CorekitError
@@ -37,6 +38,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def ended(text: str) -> str:
     """With a full stop, unless it ends as a sentence does."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def listed(names: Iterable[str]) -> str:

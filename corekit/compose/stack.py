@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from corekit.api import BlockAllocator, BuildContext
 
-from .errors import ConfigError, ended
+from .errors import ConfigError, ended, place_of
 from .parts import Part
 
 
@@ -36,10 +36,13 @@ def _check_stands(part: Part, layer: BlockAllocator, inner: BlockAllocator | Non
         if taken is not None:
             layer.give(taken)
     except Exception as error:
-        where = "stands at the bottom" if inner is None else "stands on another"
-        raise ConfigError(
-            f"{said} {where} of the stack and raised {ended(f'{type(error).__name__}: {error}')} A bottom such as free-list must be the last"
-        ) from error
+        where, advice = (
+            ("stands at the bottom of the stack", "If it needs a layer beneath it, put free-list last")
+            if inner is None
+            else ("stands on another", "If it is a bottom, such as free-list, put it last")
+        )
+        what = ended(f"{type(error).__name__}: {error}, at {place_of(error)}")
+        raise ConfigError(f"{said} {where} and raised, when one block was taken and given back, {what} {advice}") from error
     if taken is None:
         raise ConfigError(f"{said} has no block to give while none is used. Give the pool more memory, or set [block_allocator] num_blocks")
     if not reached:

@@ -78,7 +78,7 @@ def run_kit(slot: str, name: str, options: Mapping[str, Any], imports: Sequence[
 
     kit = kit_of(slot)
     assert kit is not None
-    reports = _Reports(kit, tell)
+    reports = _Reports(kit, _home(slot, name, imports), tell)
     with TemporaryDirectory(prefix="corekit-check-") as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         file = Path(folder, f"{Path(folder).name.replace('-', '_')}.py")  # its own name: modules stay while the process lives
@@ -104,12 +104,22 @@ def run_kit(slot: str, name: str, options: Mapping[str, Any], imports: Sequence[
     return code == pytest.ExitCode.OK and reports.num_held > 0
 
 
+def _home(slot: str, name: str, imports: Sequence[str]) -> Path | None:
+    """The folder of the part's own code, or its only file; None where nobody can tell."""
+    found = build_catalog(discover(imports=imports)).find(slot, name, "the provider to check")
+    module = sys.modules.get(found.plugin.module.partition(".")[0])
+    file = getattr(module, "__file__", None)
+    if not file:
+        return None
+    return Path(file).resolve().parent if hasattr(module, "__path__") else Path(file).resolve()
+
+
 class _Reports:
     """A pytest plugin: hears the outcome of each law once."""
 
-    def __init__(self, kit: type[Kit], tell: Callable[[Verdict], None]) -> None:
+    def __init__(self, kit: type[Kit], home: Path | None, tell: Callable[[Verdict], None]) -> None:
         self.num_held = 0
-        self._kit, self._tell = kit, tell
+        self._kit, self._home, self._tell = kit, home, tell
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
@@ -125,7 +135,15 @@ class _Reports:
         else:
             crash = getattr(report.longrepr, "reprcrash", None)
             message = crash.message if crash is not None else report.longreprtext
+            message += self._place(report)
             self._tell(Verdict(law=law, outcome="broken", says=says, message=message, report=report.longreprtext))
+
+    def _place(self, report: pytest.TestReport) -> str:
+        """Where the part's own code was when it broke, so that nobody has to look for it in a traceback."""
+        entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+        places = [place for entry in entries if (place := getattr(entry, "reprfileloc", None)) is not None]
+        mine = [place for place in places if self._home is not None and Path(place.path).resolve().is_relative_to(self._home)]
+        return f"\nin {Path(mine[-1].path).resolve()}:{mine[-1].lineno}" if mine else ""
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -190,7 +190,8 @@ def test_a_signature_that_does_not_fit(install: Install, run: Run) -> None:
     install("corekit-lifo", MODULE.format(plan=FCFS).replace("plan(self, step)", "plan(self, step, more)"))
     done = run("check")
     assert done.exit_code == 3
-    assert "lifo from corekit-lifo 1.0 built a Lifo that is not a scheduler_policy: plan: nobody passes its parameter more. Expected plan(step" in done.stderr
+    assert "lifo from corekit-lifo 1.0 built a Lifo that does not fit the slot scheduler_policy: plan: it needs a parameter 'more'" in done.stderr
+    assert "that no caller passes. Expected plan(step" in done.stderr
 
 
 def test_a_build_that_raises(install: Install, run: Run) -> None:

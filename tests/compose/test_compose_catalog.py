@@ -102,6 +102,22 @@ def test_auto_does_not_depend_on_the_order_of_registration() -> None:
     assert catalog(a, b).best("sampler", BuildContext(), "use")[0].name == catalog(b, a).best("sampler", BuildContext(), "use")[0].name == "a"
 
 
+def test_auto_prefers_corekits_own_among_equals() -> None:
+    """To install a part that says nothing of its rank changes no choice."""
+    parts = catalog(provider("aaa"), provider("torch"), distributions=("corekit-aaa", "corekit"))
+    assert parts.best("sampler", BuildContext(), "use")[0].name == "torch"
+    ahead = catalog(provider("aaa", rank=1), provider("torch"), distributions=("corekit-aaa", "corekit"))
+    assert ahead.best("sampler", BuildContext(), "use")[0].name == "aaa"
+
+
+@pytest.mark.parametrize("name", ["fast", "corekit-fast:fast"])
+def test_a_name_whose_plugin_failed_gets_that_reason_alone(name: str) -> None:
+    failure = Failure(plugin=Plugin(distribution="corekit-fast", version="3", entry="fast", module="fast"), reason="ImportError: no CUDA", hook=None)
+    with pytest.raises(ConfigError) as caught:
+        catalog(provider("faster"), failures=(failure,)).find("sampler", name, "use")
+    assert str(caught.value) == f"use = {name!r}: its plugin failed to register: corekit-fast 3 (plugin 'fast', module fast): ImportError: no CUDA"
+
+
 def test_auto_with_nothing_left_says_every_reason() -> None:
     parts = catalog(provider("fast", refuse=refusing("no GPU")), provider("tiny", rank=-1))
     with pytest.raises(ConfigError, match=r"fast: no GPU\. Only when named: tiny"):

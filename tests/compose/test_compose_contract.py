@@ -43,11 +43,11 @@ FINE = [
     lambda self, step, more=None: None,
 ]
 WRONG = [
-    (lambda self: None, "it takes no parameter step"),
-    (lambda self, step, more: None, "nobody passes its parameter more"),
-    (lambda self, step, *, more: None, "nobody passes its parameter more"),
-    (lambda self, *, step: None, "it takes no parameter step"),
-    (lambda self, **kwargs: None, "it takes no parameter step"),
+    (lambda self: None, "it takes no parameter 'step'"),
+    (lambda self, step, more: None, "it needs a parameter 'more' that no caller passes"),
+    (lambda self, step, *, more: None, "it needs a parameter 'more' that no caller passes"),
+    (lambda self, *, step: None, "it takes no parameter 'step'"),
+    (lambda self, **kwargs: None, "it takes no parameter 'step'"),
     (None, "plan is not a method"),
     (3, "plan is not a method"),
 ]
@@ -128,5 +128,5 @@ def test_an_optional_ability_must_be_right_if_it_is_there() -> None:
         def on_progress(self, request: object, prompt_tokens: int, output_tokens: int) -> None: ...
         def on_leave(self, request: object) -> None: ...
 
-    with pytest.raises(ConfigError, match="on_arrive: it takes no parameter request"):
+    with pytest.raises(ConfigError, match="on_arrive: it takes no parameter 'request'"):
         check_component(candidate("scheduler_policy"), Accounting(), "use")

@@ -54,7 +54,7 @@ def test_discovery_leaves_nothing_behind(install: Install) -> None:
         ("def broken(:", "SyntaxError"),
         (None, "ModuleNotFoundError"),
         ("x = 1", "no hook that registers anything"),
-        (POLICY.replace("policies():", "policies(config):"), "hook corekit_register_scheduler_policies: Plugin"),
+        (POLICY.replace("policies():", "policies(config):"), "hook corekit_register_scheduler_policies: a hook takes nothing, this one takes config."),
         (POLICY.replace("scheduler_policies", "schedulr_policies"), "hook corekit_register_schedulr_policies: there is no such hook. Did you mean"),
         (POLICY.replace("@hookimpl", ""), "hook corekit_register_scheduler_policies: the function is not marked"),
         (POLICY.replace("return [", "return 3 or ["), "must return a sequence of corekit.api.Provider, returned int"),
