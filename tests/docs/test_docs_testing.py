@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_files import DOCS, write
 
+from corekit import LLM, SamplingParams
 from corekit.testing import BlockAllocatorKit
 
 PAGE = (DOCS / "testing-plugins.md").read_text("utf-8")
@@ -24,7 +27,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     write("slots/block_allocator.md", tmp_path)
     yield write("testing-plugins.md", tmp_path)
-    for name in ("counting", "test_counting", "test_counting_engine"):
+    for name in ("counting", "plain_cache", "test_counting", "test_counting_engine"):
         sys.modules.pop(name, None)
 
 
@@ -33,6 +36,26 @@ def test_the_test_files_pass(desk: Path) -> None:
     module.TestCounting().test_the_peak_is_the_most_that_were_used_at_once()
     module.test_the_law_sees_a_count_that_is_wrong()
     import_module("test_counting_engine").test_no_answer_depends_on_the_layer()
+
+
+def test_a_layer_over_the_plain_cache_sees_evictions(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the allocator's page, on a model without weights."""
+    layers: list[Any] = []
+    counting = import_module("counting").Counting
+    first = counting.__init__
+
+    def remembered(self: Any, inner: Any) -> None:
+        first(self, inner)
+        layers.append(self)
+
+    monkeypatch.setattr(counting, "__init__", remembered)
+    tables = tomllib.loads((desk / "plain_cache.toml").read_text("utf-8")) | {"tokenizer": {"use": "bytes"}}
+    tables["model"] |= {"source": "none", "use": "fingerprint"}
+    with LLM(config=tables) as llm:
+        llm.generate(["one " * 40], SamplingParams(max_tokens=2))
+        assert layers[0].stats().num_evicted == 0
+        llm.generate(["two " * 40], SamplingParams(max_tokens=2))
+        assert layers[0].stats().num_evicted > 0
 
 
 def test_a_broken_part_fails_as_the_page_says(desk: Path) -> None:
