@@ -28,7 +28,7 @@ source = "none"
 use = "scripted"
 [model.options]
 texts = ["ababababababababababababab"]
-step_seconds = 0.03
+step_seconds = 0.08
 [engine]
 threads = 1
 [scheduler]
@@ -129,7 +129,10 @@ def test_a_server_acts_as_they_say(site: Path, served: str) -> None:
         return answer
 
     with serving(site, served) as address, ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(ask, prompt, num_tokens) for prompt, num_tokens in _one_after_another(("first", 24), ("second", 8), ("third", 8))]
+        asked = []
+        for at, (prompt, num_tokens) in enumerate((("first", 24), ("second", 8), ("third", 8))):
+            asked.append(pool.submit(ask, prompt, num_tokens))
+            wait_for(address, num_running=1, num_waiting=at)
         answers = [future.result(60) for future in asked]
     assert ends == ["first", "third", "second"]
     text = answers[0]["choices"][0]["text"]
@@ -142,11 +145,17 @@ def test_a_server_acts_as_they_say(site: Path, served: str) -> None:
     assert all(line["total_seconds"] >= line["first_token_seconds"] > 0 for line in lines)
 
 
-def _one_after_another(*requests: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """Far enough apart that they arrive in this order, near enough that the first still runs."""
-    for request in requests:
-        yield request
-        time.sleep(0.15)
+def wait_for(address: str, *, num_running: int, num_waiting: int) -> None:
+    """Until the server says so: then the requests stand in the order in which they were sent."""
+    wanted = (f"corekit_num_requests_running {num_running}.0", f"corekit_num_requests_waiting {num_waiting}.0")
+    end = time.monotonic() + 30
+    while True:
+        with NO_PROXY.open(f"{address}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        if all(line in lines for line in wanted):
+            return
+        assert time.monotonic() < end, f"it never came to {wanted}"
+        time.sleep(0.01)
 
 
 @pytest.mark.slow
