@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from corekit.api import CorekitError
+from corekit.api import CorekitError, RequestFailed
 from corekit.bench.errors import BenchUsage
 from corekit.compose.errors import BindError, ConfigError, ModelError
 from corekit.weights.errors import SourceError
@@ -49,6 +49,8 @@ def _message(error: Exception) -> str:
             return error.problems[0]
         return f"{len(error.problems)} problems in the configuration:\n" + "\n".join(f"  {problem}" for problem in error.problems)
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, RequestFailed):
+        return f"{error}{notes}\n  --log-level debug shows where."
     if isinstance(error, CorekitError | OSError):
         return f"{error}{notes}"
     return f"{type(error).__name__}: {error}{notes}\n  --debug shows where."

@@ -229,6 +229,7 @@ class Client:
                 self._leave(stream)
 
     def _decoder_fault(self, fault: Exception) -> RequestFailed:
+        log.debug("the decoder of the tokenizer raised", exc_info=fault)
         return RequestFailed(f"the decoder of the tokenizer ({type(self._tokenizer).__name__}) failed on this request: {type(fault).__name__}: {fault}")
 
     def _leave(self, stream: Stream) -> None:

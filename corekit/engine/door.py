@@ -6,6 +6,7 @@ Knows the tokenizer, the model's facts and the engine's word on what can never f
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 from corekit.api import InvalidRequest, ModelFacts, Prompt, RequestFailed, SamplingParams, Tokenizer
 from corekit.api.types import invalid
 from corekit.engine.request import NewRequest
+
+log = logging.getLogger(__name__)
 
 TEMPLATE_OPTIONS = frozenset(
     {
@@ -151,6 +154,7 @@ class Door:
             raise RequestFailed(self._tokenizer_fault("prompt", fault)) from fault
 
     def _tokenizer_fault(self, what: str, fault: Exception) -> str:
+        log.debug("the tokenizer raised", exc_info=fault)
         return f"the tokenizer ({type(self._tokenizer).__name__}) failed on this {what}: {type(fault).__name__}: {fault}"
 
     def _check_ids(self, field: str, token_ids: Sequence[int]) -> None:

@@ -100,7 +100,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
         pytest.param("raise RuntimeError('boom')", f"{WHO}: RuntimeError: boom", id="raises at import"),
         pytest.param("def broken(:", f"{WHO}: SyntaxError: ", id="no Python"),
         pytest.param("x = 1", f"{WHO}: it has no hook that registers anything. Mark functions named corekit_register_...", id="no hook"),
-        pytest.param(POLICY.replace("policies():", "policies(config):"), f"{WHO}, hook {HOOK}: Plugin 'part' for hook '{HOOK}'", id="wrong hook argument"),
+        pytest.param(
+            POLICY.replace("policies():", "policies(config):"), f"{WHO}, hook {HOOK}: a hook takes nothing, this one takes config.", id="wrong hook argument"
+        ),
         pytest.param(
             POLICY.replace("_policies", "_policy"), "there is no such hook. Did you mean 'corekit_register_scheduler_policies'?", id="wrong hook name"
         ),
@@ -113,7 +115,9 @@ def test_a_plugin_that_fails_is_quoted_when_its_part_is_missing_and_listed(insta
     install("corekit-lifo", module)
     done = run("check")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert "[scheduler_policy] use = 'lifo': no such provider." in done.stderr
+    assert f"[scheduler_policy] use = 'lifo': its plugin failed to register: {WHO}" in done.stderr
+    done = run("check", "--set", "scheduler_policy.use=elsewhere")
+    assert "'elsewhere': no such provider." in done.stderr
     assert "Available: fcfs, " in done.stderr
     assert f"A plugin failed to register: {WHO}" in done.stderr
     assert said in done.stderr
@@ -224,4 +228,6 @@ def test_a_logits_processor_that_raises_in_a_step(install: Install, run: Run) ->
     install("corekit-lifo", MODULE.format(plan=FCFS))
     done = run("run", "hello", "--raw", "--max-tokens", "11", more='[[logits_processor]]\nuse = "rows"\n')
     assert (done.exit_code, done.stdout.strip()) == (1, "")
-    assert done.stderr.endswith("corekit: logits processor Row.fill raised RuntimeError: no mask today\n")
+    assert done.stderr.endswith("corekit: logits processor Row.fill raised RuntimeError: no mask today\n  --log-level debug shows where.\n")
+    more = run("run", "hello", "--raw", "--log-level", "debug", "--max-tokens", "11", more='[[logits_processor]]\nuse = "rows"\n')
+    assert "corekit_lifo_plugin.py" in more.stderr, "the traceback"
