@@ -297,7 +297,7 @@ def test_what_is_merely_installed_changes_nothing(install: Install, expected: li
 def test_a_failed_plugin_is_quoted_when_its_name_is_asked_for(install: Install) -> None:
     install("corekit-fair", "raise RuntimeError('needs Python 4')", version="1.1")
     (problem,) = problems(tables(scheduler_policy={"use": "fair"}))
-    assert "no such provider" in problem
+    assert "its plugin failed to register: corekit-fair 1.1" in problem
     assert "corekit-fair 1.1" in problem
     assert "needs Python 4" in problem
 
