@@ -48,6 +48,7 @@ class AttentionRig:
         self.layers = tuple(layers)
         self.block_size = block_size
         self.num_blocks = num_blocks
+        assert isinstance(getattr(torch, dtype, None), torch.dtype), f"dtypes holds {dtype!r}, expected names of torch, such as 'float32'"
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = device
         self.random = torch.Generator().manual_seed(seed)

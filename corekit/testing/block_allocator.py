@@ -42,7 +42,9 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
         context = self.context()
         assert context.inner is not None
         below, layer = context.inner, self.build(context)
-        assert getattr(layer, "inner", None) is below, "a layer keeps `context.inner` in its attribute `inner`, so that audits reach the layer beneath"
+        assert getattr(layer, "inner", None) is below, (
+            "a layer keeps `context.inner` in its attribute `inner`, so that audits reach the layer beneath. A bottom raises ValueError when there is one"
+        )
         before = below.available
         taken = layer.take(2)
         assert taken is not None, "take(2) of a fresh stack is None"

@@ -80,6 +80,10 @@ class Ledger:
         self.check(self.stack.available == before, f"{call} refused, but available went from {before} to {self.stack.available}: a refusal changes nothing")
         self.check(not self.journal.copies, f"{call} refused, but journaled {self.journal.copies}: a refusal changes nothing")
 
+    def _blocks(self, given: object, call: str) -> Blocks | None:
+        self.check(given is None or isinstance(given, Blocks), f"{call} gave {given!r}, expected Blocks, or None for a refusal")
+        return given if isinstance(given, Blocks) else None
+
     def _own(self, ids: Sequence[int], call: str) -> None:
         """New owners of blocks that nobody had."""
         self.check(all(1 <= block <= self.num_blocks for block in ids), f"{call} handed out {ids}: ids are 1..{self.num_blocks}, 0 is the null block")
@@ -90,7 +94,7 @@ class Ledger:
 
     def take(self, count: int) -> list[int] | None:
         before, call = self.stack.available, f"take({count})"
-        taken = self.stack.take(count)
+        taken = self._blocks(self.stack.take(count), call)
         self._say(f"{call} -> {taken and taken.ids}")
         if taken is None:
             self.check(count > before, f"{call} refused although {before} were available")
@@ -170,7 +174,7 @@ class Ledger:
     def hold(self, match: PrefixMatch) -> list[int] | None:
         """Right after its find, and with num_taken blocks available."""
         before, call = self.stack.available, f"hold({[cached.place for cached in match.blocks]})"
-        held = self.stack.hold(match)
+        held = self._blocks(self.stack.hold(match), call)
         self._say(f"{call} -> {held and held.ids}")
         if held is None:
             self._unchanged(before, call)
@@ -210,7 +214,7 @@ class Ledger:
     def swap_in(self, ticket: Ticket) -> list[int] | None:
         assert self.swap is not None
         before, call = self.stack.available, f"swap_in({ticket.slots})"
-        blocks = self.swap.swap_in(ticket)
+        blocks = self._blocks(self.swap.swap_in(ticket), call)
         self._say(f"{call} -> {blocks and blocks.ids}")
         if blocks is None:
             self.check(before < len(ticket.slots), f"{call} refused although {before} blocks were available for {len(ticket.slots)}")

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corekit.api import Biases, BuildContext, Penalties, Sampler, SamplingBatch
+from corekit.api import Biases, BuildContext, Penalties, Sampled, Sampler, SamplingBatch
 
 from .kit import Kit
 
@@ -165,7 +165,10 @@ class DrawKit(Kit):
         self, logits: Tensor, draws: Sequence[Draw], rows: Sequence[int] | None = None, *, sampler: Sampler | None = None, all_greedy: bool = False
     ) -> list[int]:
         """The id of each draw, from a fresh component unless one is given."""
-        token_ids = (sampler or self.sampler()).sample(logits, batch_of(draws, rows, self.device, all_greedy=all_greedy)).token_ids
+        sampled = (sampler or self.sampler()).sample(logits, batch_of(draws, rows, self.device, all_greedy=all_greedy))
+        assert isinstance(sampled, Sampled), f"sample gave a {type(sampled).__name__}, expected Sampled(token_ids=...)"
+        token_ids = sampled.token_ids
+        assert token_ids.dtype == torch.int64, f"token_ids are {token_ids.dtype}, expected torch.int64"
         assert token_ids.shape == (len(draws),), f"token_ids has the shape {tuple(token_ids.shape)}, expected ({len(draws)},): one id per sample"
         return token_ids.tolist()
 

@@ -199,9 +199,11 @@ class FrontendKit(Kit):
                 client.error, client.fail_at = fault, at
                 await asyncio.wait({asyncio.create_task(ask("fail"))})
                 client.error = client.fail_at = None
-                assert not serving.done(), f"a {type(fault).__name__} of one request ended the frontend"
-                assert not client.alive, f"after a {type(fault).__name__} the request is still open"
-                assert await ask("and now") == self.reply, f"after a {type(fault).__name__} of one request the next was not answered rightly"
+                named = type(fault).__name__
+                assert not serving.done(), f"{named} of one request ended the frontend"
+                assert not client.alive, f"after {named} the request is still open"
+                got = await ask("and now")
+                assert got == self.reply, f"after {named} of one request the next one heard {got!r}, expected {self.reply!r}"
 
         self._asking(law)
 
@@ -284,7 +286,10 @@ class FrontendKit(Kit):
                 await asyncio.sleep(_TURNS)
 
     async def _ask(self, frontend: Frontend, serving: _Serving, text: str) -> str:
-        return await asyncio.wait_for(self.ask(frontend, text), self.seconds)
+        try:
+            return await asyncio.wait_for(self.ask(frontend, text), self.seconds)
+        except TimeoutError as error:
+            raise TimeoutError(f"ask(frontend, {text!r}) has no answer after {self.seconds:g} s (seconds)") from error
 
     async def _until(self, holds: Callable[[], bool], otherwise: str) -> None:
         end = time.monotonic() + self.seconds

@@ -57,9 +57,13 @@ class Kit:
 
     def candidate(self) -> Candidate:
         """The provider and its origin."""
-        if isinstance(self.provider, str):
-            return _installed().find(self.slot, self.provider, _PLACE)
-        return Candidate(slot=self.slot, provider=self.provider, plugin=Plugin(distribution="(kit)", version="", entry="kit", module=""))
+        provider = getattr(self, "provider", None)
+        if isinstance(provider, str):
+            return _installed().find(self.slot, provider, _PLACE)
+        assert isinstance(provider, Provider), (
+            f"provider is {provider!r}: set `provider` in the class to the Provider object of the part (not the part itself), or the name of an installed one"
+        )
+        return Candidate(slot=self.slot, provider=provider, plugin=Plugin(distribution="(kit)", version="", entry="kit", module=""))
 
     def build(self, context: BuildContext | None = None) -> Any:
         """A fresh component, built as the engine would: options checked, refusals heard, signatures compared."""

@@ -46,7 +46,11 @@ class ModelKit(Kit):
     def loaded(self) -> Model:
         """A fresh model with its weights."""
         model: Model = self.build()
-        model.load(self.source, Shard())
+        try:
+            model.load(self.source, Shard())
+        except ValueError as error:
+            error.add_note("It was given the kit's `source`: set it to a MemoryWeights with every tensor that the model reads, and no other.")
+            raise
         return model
 
     def rows(self) -> DenseRows:
@@ -65,10 +69,10 @@ class ModelKit(Kit):
         rows = self.rows()
         spec, prompt = rows.model.spec, self._prompts(rows)[0]
         hidden = rows.hidden(Piece(0, prompt))
-        logits = rows.model.logits(hidden[-2:])
         assert hidden.shape == (len(prompt), spec.hidden_size), (
             f"{len(prompt)} tokens gave hidden states {tuple(hidden.shape)}, hidden_size is {spec.hidden_size}"
         )
+        logits = rows.model.logits(hidden[-2:])
         assert logits.shape == (2, spec.vocab_size), f"2 hidden rows gave logits {tuple(logits.shape)}, vocab_size is {spec.vocab_size}"
         assert logits.is_floating_point(), f"logits are {logits.dtype}"
         assert logits.isfinite().all(), "logits are not finite, and every position was written"

@@ -220,7 +220,9 @@ def play(engine: SimulatedEngine, scenario: Scenario, *, max_steps: int, look: C
         look(step)
         engine.settle(step)
         left = [s.view for group in engine.samples.values() for s in group]
-        assert len(engine.log) < max_steps, f"after {max_steps} steps these have not finished: {left}; the last steps were {engine.log[-3:]}"
+        assert len(engine.log) < max_steps, (
+            f"after {max_steps} steps these have not finished: {left}; (who got tokens, who gave way) in the last steps: {engine.log[-3:]}"
+        )
 
 
 def random_scenario(rng: Random, *, depth: int | None = None, parks: bool = False, num_arrivals: int = 8) -> Scenario:
