@@ -44,7 +44,8 @@ def size_pool(
     """num_blocks as asked for (0: decide). Raises ConfigError, with the numbers, when not even a small request would fit."""
     if bytes_per_block < 1:
         raise ConfigError(f"the attention backend says that a block takes {bytes_per_block} bytes; this is a fault of the backend")
-    wanted = max_num_seqs * -(-max_model_len // block_size)
+    least = -(-2 // block_size) + 1
+    wanted = max(least, max_num_seqs * -(-max_model_len // block_size))
     share = CPU_SHARE if device == "cpu" else memory_utilization
     fits = int(free_memory * share) // bytes_per_block - 1  # block 0 is padding and takes memory too
     most = free_memory // bytes_per_block - 1
@@ -53,7 +54,6 @@ def size_pool(
             f"[block_allocator] num_blocks = {num_blocks}: a block takes {bytes_per_block:,} bytes and {free_memory:,} bytes are free, which is {max(most, 0)} "
             "blocks beside the one for padding. Ask for fewer, or leave num_blocks at 0 for what max_num_seqs needs."
         )
-    least = -(-2 // block_size) + 1
     count = num_blocks or (min(wanted, fits) if device == "cpu" else fits)
     if count < least:
         room = f"{free_memory / 2**20:,.0f} MiB are free, of which the pool may take {share:.0%}"

@@ -37,6 +37,10 @@ def test_a_cpu_pool_is_what_the_seats_need() -> None:
     assert pool().num_blocks == 4 * 7
 
 
+def test_one_seat_of_one_block_gets_the_block_to_spare() -> None:
+    assert pool(max_num_seqs=1, max_model_len=16).num_blocks == 2
+
+
 def test_and_at_most_a_quarter_of_the_memory_with_the_null_block() -> None:
     assert pool(max_num_seqs=1000).num_blocks == 2499
     assert (pool(max_num_seqs=1000).num_blocks + 1) * 100 <= 250_000
