@@ -97,7 +97,9 @@ class SamplingParams:
             _integer("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _integer("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
+        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise invalid("min_tokens", self.min_tokens, f"an integer from 0 to max_tokens, which is {self.max_tokens}")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
@@ -222,6 +224,8 @@ def _biases(name: str, given: object) -> tuple[tuple[int, float], ...]:
     pairs = list(given.items()) if isinstance(given, Mapping) else given
     if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise invalid(name, given, "a mapping of token ids to numbers")
+    if not all(isinstance(pair[0], int) and not isinstance(pair[0], bool) for pair in pairs):
+        raise invalid(name, given, "a mapping of token ids to numbers")
     ids = _ids(name, [pair[0] for pair in pairs], most=MAX_BIASED_IDS)
     for id, value in pairs:
         _number(f"{name}[{id}]", value, -100.0, 100.0, field=name)
@@ -236,5 +240,5 @@ def _ids(name: str, values: object, *, least: int = 0, most: int | None = None) 
     if set(map(type, values)) - {int} and not all(isinstance(v, int) and not isinstance(v, bool) for v in values):  # long lists are all of int
         raise invalid(name, values, "a list of token ids")
     if len(values) < least or (most is not None and len(values) > most):
-        raise invalid(name, f"{len(values)} ids", f"{least} to {most} token ids")
+        raise InvalidRequest(f"{name} must be {least} to {most} token ids, got {len(values)}", field=name)
     return tuple(values)

@@ -96,6 +96,7 @@ def test_flags_are_booleans(field: str, value: object) -> None:
 def test_min_tokens_is_bounded_by_max_tokens() -> None:
     assert SamplingParams(max_tokens=5, min_tokens=5).min_tokens == 5
     assert refused(max_tokens=5, min_tokens=6).field == "min_tokens"
+    assert str(refused(max_tokens=5, min_tokens=6)) == "min_tokens must be an integer from 0 to max_tokens, which is 5, got 6"
     assert SamplingParams(max_tokens=None, min_tokens=BIG).min_tokens == BIG
     assert refused(max_tokens=None, min_tokens=BIG + 1).field == "min_tokens"
 
@@ -258,3 +259,8 @@ def test_values_are_frozen() -> None:
         SamplingParams().n = 2  # type: ignore[misc]
     with pytest.raises(AttributeError):
         Prompt(text="a").text = "b"  # type: ignore[misc]
+
+
+def test_a_refused_list_says_how_long_it_is_and_a_refused_bias_what_it_must_be() -> None:
+    assert str(refused(allowed_token_ids=[])) == "allowed_token_ids must be 1 to 262144 token ids, got 0"
+    assert str(refused(logit_bias={"a": 1})) == "logit_bias must be a mapping of token ids to numbers, got {'a': 1}"
