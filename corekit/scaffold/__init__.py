@@ -81,7 +81,7 @@ def write_package(package: Package, into: Path, *, api: int) -> Path:
             shutil.rmtree(draft, ignore_errors=True)
             raise
     except OSError as error:
-        raise ScaffoldError(f"{folder} cannot be written: {error.strerror or error}. Choose another folder with --into.") from error
+        raise ScaffoldError(f"{folder} cannot be written: {error.strerror or error}. Choose another folder with --into") from error
     return folder
 
 
@@ -109,6 +109,8 @@ def _faults(package: Package, into: Path, folder: Path, known: Collection[str]) 
         yield f"--slot {package.slot}: there is no template for that slot. There are templates for: {', '.join(known)}"
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in ("corekit", "test", "tests"):
         yield f"{name!r}: its module {module} would hide one that Python or corekit needs. Choose another name, such as {PREFIX}{name}"
+    if os.path.lexists(into) and not into.is_dir():
+        yield f"--into {into} is no folder. Choose another"
     if not into.is_dir():
         yield f"--into {into}: there is no such folder. Create it first: mkdir -p {into}"
     if os.path.lexists(folder):

@@ -135,7 +135,7 @@ def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(self, *arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(ScaffoldError, match=r"cannot be written: No space left on device\. Choose another folder with --into"):
+    with pytest.raises(ScaffoldError, match=r"cannot be written: No space left on device\. Choose another folder with --into$"):
         write_package(package("sampler"), tmp_path, api=1)
     assert list(tmp_path.iterdir()) == []
 
@@ -143,6 +143,9 @@ def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_folders_and_slots_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ScaffoldError, match="there is no such folder"):
         write_package(package("sampler"), tmp_path / "nowhere", api=1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ScaffoldError, match=r"file is no folder\. Choose another$"):
+        write_package(package("sampler"), tmp_path / "file", api=1)
     for slot in ("http_route", "tool_format", "nothing"):
         with pytest.raises(ScaffoldError, match=f"--slot {slot}: there is no template for that slot. There are templates for: attention_backend, "):
             write_package(package(slot), tmp_path, api=1)
