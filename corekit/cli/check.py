@@ -7,7 +7,7 @@ import time
 import click
 
 from .common import overrides, read, talk, target
-from .failing import CONFIG, failing
+from .failing import CONFIG, failing, say
 from .log import set_up
 from .signals import Stopped, stopping
 
@@ -33,8 +33,8 @@ def check(target: str | None, overrides: tuple[str, ...], log_level: str, debug:
     except Stopped as stopped:
         raise click.exceptions.Exit(stopped.code) from None
     context, spec = composition.context, composition.spec
-    click.echo(f"{'SLOT':<18} {'PROVIDER':<16} {'DISTRIBUTION':<24} WHY")
+    say(f"{'SLOT':<18} {'PROVIDER':<16} {'DISTRIBUTION':<24} WHY")
     for line in composition.summary():
-        click.echo(line)
-    click.echo(f"\nsource {composition.source.name}: {spec.architecture}, {len(spec.layers)} attention layers, context {spec.context_length:,} tokens")
-    click.echo(f"device {context.device}, {context.threads} threads, dtype {context.dtype}, KV {context.kv_dtype}, max_model_len {context.max_model_len:,}")
+        say(line)
+    say(f"\nsource {composition.source.name}: {spec.architecture}, {len(spec.layers)} attention layers, context {spec.context_length:,} tokens")
+    say(f"device {context.device}, {context.threads} threads, dtype {context.dtype}, KV {context.kv_dtype}, max_model_len {context.max_model_len:,}")

@@ -7,7 +7,7 @@ import json
 import click
 
 from .common import overrides, read, target
-from .failing import CONFIG, failing
+from .failing import CONFIG, failing, say
 from .group import Group
 
 
@@ -34,7 +34,7 @@ def show(target: str | None, overrides: tuple[str, ...]) -> None:
         config = read(target, overrides)
         catalog = build_catalog(discover(imports=config.plugins.import_, blocked=config.plugins.block))
         for line in lines(config, secrets_of(config, catalog)):
-            click.echo(line)
+            say(line)
 
 
 @config.command(short_help="Print the JSON schema of the TOML file, for editors.")
@@ -53,4 +53,4 @@ def schema(target: str | None, overrides: tuple[str, ...]) -> None:
     with failing(CONFIG, debug=False):
         config = read(target, overrides)
         catalog = build_catalog(discover(imports=config.plugins.import_, blocked=config.plugins.block))
-        click.echo(json.dumps(written(catalog), indent=2, ensure_ascii=False))
+        say(json.dumps(written(catalog), indent=2, ensure_ascii=False))

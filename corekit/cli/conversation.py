@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from types import ModuleType, TracebackType
 
-import click
-
 from corekit.api import EngineClient, InvalidRequest, Prompt, RequestFailed, SamplingParams
 
-from .failing import USAGE, fail
+from .failing import USAGE, fail, say, standard_input
 from .log import tell
 from .signals import Stopped
 
@@ -73,7 +71,7 @@ class Talk:
             try:
                 line = input(PROMPT)
             except EOFError:
-                click.echo()
+                say()
                 return
             except UnicodeDecodeError:
                 tell("that line is not text in the encoding of this terminal; it was not sent")
@@ -81,7 +79,7 @@ class Talk:
             except Stopped:
                 raise
             except KeyboardInterrupt:
-                click.echo()
+                say()
                 if editor is None or not editor.get_line_buffer():
                     return
                 continue
@@ -95,7 +93,7 @@ class Talk:
     def _command(self, name: str) -> None:
         turns = self._conversation.turns
         if name == "/help":
-            click.echo(HELP)
+            say(HELP)
         elif name == "/clear":
             turns.clear()
             tell("(everything is forgotten)")
@@ -122,7 +120,7 @@ class Talk:
                 raise
             note = self._sorry(error, begun=bool(said))
         if said or whole:
-            click.echo()
+            say()
             self._conversation.turns.append((question, "".join(said)))
         if note:
             tell(note)
@@ -134,7 +132,7 @@ class Talk:
                 (part,) = output.outputs
                 if part.text:
                     said.append(part.text)
-                    click.echo(part.text, nl=False)
+                    say(part.text, nl=False)
         if part.finish_reason != "length":
             return ""
         if self._params.max_tokens is None:
@@ -154,7 +152,7 @@ def _piped() -> Iterator[str]:
     """The lines of standard input that are not empty."""
     number = 0
     try:
-        for line in sys.stdin.buffer:
+        for line in standard_input():
             number += 1
             text = line.decode().rstrip("\r\n")
             if text.strip():

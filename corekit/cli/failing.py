@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import click
 
@@ -23,6 +24,23 @@ def fail(message: str, code: int, error: Exception | None = None) -> NoReturn:
     """End the command with a message on stderr. error: whose traceback to show."""
     tell(f"corekit: {message}", level=logging.ERROR, error=error)
     raise click.exceptions.Exit(code)
+
+
+def say(text: str = "", *, nl: bool = True) -> None:
+    """Print on standard output. A pipe that its reader closed is raised as it is; whatever else keeps it from being written ends the command."""
+    try:
+        click.echo(text, nl=nl)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fail(f"standard output cannot be written: {error.strerror or error}. Make room where it goes, or send it elsewhere.", FAILED)
+
+
+def standard_input() -> BinaryIO:
+    """Its bytes. Raises OSError where the command was started without one."""
+    if sys.stdin is None:  # type: ignore[unreachable, unused-ignore]
+        raise OSError("it is closed")
+    return sys.stdin.buffer
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import overrides, read
-from .failing import CONFIG, failing
+from .failing import CONFIG, failing, say
 from .group import Group
 from .plugins_check import check
 from .plugins_new import new
@@ -59,10 +59,10 @@ def list_all(file: str | None, overrides: tuple[str, ...], ask: bool, as_json: b
         catalog = build_catalog(discover(imports=config.plugins.import_, blocked=config.plugins.block))
         reasons = _refusals(config, catalog) if ask else {}
         if as_json:
-            click.echo(json.dumps(_document(catalog, reasons), indent=2))
+            say(json.dumps(_document(catalog, reasons), indent=2))
             return
         for line in _lines(catalog, reasons, verbose):
-            click.echo(line)
+            say(line)
 
 
 def _refusals(config: Config, catalog: Catalog) -> Refusals:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .failing import CONFIG, FAILED, USAGE, fail, failing
+from .failing import CONFIG, FAILED, USAGE, fail, failing, say
 
 if TYPE_CHECKING:
     from corekit.compose.catalog import Candidate, Catalog
@@ -35,13 +35,13 @@ def check(name: str, slot: str | None, options: tuple[str, ...], imports: tuple[
     with failing(CONFIG, debug=verbose):
         found = _find(_catalog(imports), name, slot)
         given = _options(options, found)
-    click.echo(f"{found}: {found.slot}, version {found.provider.api} of the contract")
+    say(f"{found}: {found.slot}, version {found.provider.api} of the contract")
     if missing := missing_packages():
         fail(f'plugins check needs {" and ".join(missing)}: pip install "corekit[testing]"', FAILED)
     _check_signatures(found, given, imports, verbose)
     if kit_of(found.slot) is None:
-        click.echo("  holds   signatures fit the contract")
-        click.echo(f"  no kit  there are no laws for {found.slot} yet; its signatures are all that can be checked")
+        say("  holds   signatures fit the contract")
+        say(f"  no kit  there are no laws for {found.slot} yet; its signatures are all that can be checked")
         return
     verdicts: list[Verdict] = []
 
@@ -53,7 +53,7 @@ def check(name: str, slot: str | None, options: tuple[str, ...], imports: tuple[
     sound = run_kit(found.slot, found.full_name, given, imports, tell)
     counts = [f"{count} {outcome}" for outcome in ("broken", "skipped") if (count := sum(v.outcome == outcome for v in verdicts))]
     held = sum(verdict.outcome == "holds" for verdict in verdicts)
-    click.echo(f"{', '.join([f'{held} laws hold', *counts])} ({time.monotonic() - begin:.1f} s){'' if sound or verbose else HINT}")
+    say(f"{', '.join([f'{held} laws hold', *counts])} ({time.monotonic() - begin:.1f} s){'' if sound or verbose else HINT}")
     if not sound:
         raise click.exceptions.Exit(FAILED)
 
@@ -117,19 +117,19 @@ def _check_signatures(candidate: Candidate, options: Mapping[str, Any], imports:
             traceback.print_exc()
         ours = isinstance(error, AssertionError) or type(error).__module__.startswith("corekit")
         said = str(error) if ours else f"{type(error).__name__}: {error}\nIt could not be built: build(context, options) of its Provider raised this."
-        click.echo(f"  BROKEN  signatures\n{_indented(said)}{'' if verbose else HINT}")
+        say(f"  BROKEN  signatures\n{_indented(said)}{'' if verbose else HINT}")
         raise click.exceptions.Exit(FAILED) from None
 
 
 def _show(verdict: Verdict, verbose: bool) -> None:
     word = {"holds": "holds  ", "broken": "BROKEN ", "skipped": "skipped"}[verdict.outcome]
-    click.echo(f"  {word} {verdict.law.removeprefix('test_').replace('_', ' ')}")
+    say(f"  {word} {verdict.law.removeprefix('test_').replace('_', ' ')}")
     if verbose or verdict.outcome == "broken":
-        click.echo(_indented(verdict.says))
+        say(_indented(verdict.says))
     if verdict.outcome != "holds":
         lines = (verdict.report if verbose and verdict.report else verdict.message).strip().splitlines()
         more = [f"... {len(lines) - MAX_LINES} lines more with --verbose"] if len(lines) > MAX_LINES and not verbose else []
-        click.echo(_indented("\n".join([*(lines if verbose else lines[:MAX_LINES]), *more])))
+        say(_indented("\n".join([*(lines if verbose else lines[:MAX_LINES]), *more])))
 
 
 def _indented(text: str) -> str:

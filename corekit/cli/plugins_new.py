@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from .failing import CONFIG, USAGE, fail, failing
+from .failing import CONFIG, USAGE, fail, failing, say
 
 
 @click.command(short_help="Begin a package with a working part, its proof and a README.")
@@ -33,8 +33,8 @@ def new(name: str, slot: str, into: Path) -> None:
         folder = write_package(package, into, api=API_VERSION)
     except ScaffoldError as error:
         fail(f"plugins new: {error}.", USAGE)
-    click.echo(f"{folder}: a part for slot {slot} that TOML calls {package.provider!r}. Next:\n")
-    click.echo(f"  pip install -e {shlex.quote(f'{folder}[test]')}")
-    click.echo(f"  corekit plugins check {package.provider}")
-    click.echo(f"  {'$EDITOR'} {shlex.quote(str(folder / package.module / 'part.py'))}\n")
-    click.echo(f"How to use it in a TOML file: {folder / 'README.md'}")
+    say(f"{folder}: a part for slot {slot} that TOML calls {package.provider!r}. Next:\n")
+    say(f"  pip install -e {shlex.quote(f'{folder}[test]')}")
+    say(f"  corekit plugins check {package.provider}")
+    say(f"  {'$EDITOR'} {shlex.quote(str(folder / package.module / 'part.py'))}\n")
+    say(f"How to use it in a TOML file: {folder / 'README.md'}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from .common import overrides, say_loading, talk
 from .common import read as read_config
-from .failing import CONFIG, FAILED, USAGE, fail, failing
+from .failing import CONFIG, FAILED, USAGE, fail, failing, say, standard_input
 from .loading import loaded
 from .log import set_up, tell
 from .signals import Stopped, run_until_signal, stopping
@@ -79,7 +78,7 @@ def run(
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.buffer.read().decode()
+        return standard_input().read().decode()
     except UnicodeDecodeError as error:
         fail(f"-: standard input is not UTF-8 text ({error.reason} at byte {error.start}). Convert it, or give the prompt as an argument.", USAGE)
     except (OSError, ValueError, AttributeError) as error:  # closed, or none at all
@@ -89,7 +88,7 @@ def _standard_input() -> str:
 async def _answer(assembly: Assembly, prompt: Prompt, params: SamplingParams) -> None:
     async for output in assembly.client.generate(prompt, params):
         for part in output.outputs:
-            click.echo(part.text, nl=False)
-    click.echo()
+            say(part.text, nl=False)
+    say()
     if any(part.finish_reason == "length" for part in output.outputs):
         tell(f"(stopped at --max-tokens {params.max_tokens})")

@@ -13,7 +13,7 @@ from corekit.api import SupportsBind
 from corekit.compose.errors import BindError
 
 from .common import overrides, read, say_loading, talk, target
-from .failing import CONFIG, FAILED, LOAD, failing
+from .failing import CONFIG, FAILED, LOAD, failing, say
 from .log import adopt, draws_bars, set_up
 from .signals import Stopped, run_until_signal, stopping
 
@@ -84,9 +84,9 @@ def serve(
 
 async def _serve(assembly: Assembly) -> None:
     for line in assembly.summary()[:2]:
-        click.echo(line)
+        say(line)
     for line in _listening(assembly):
-        click.echo(line)
+        say(line)
     try:
         await assembly.serve()
     except OSError as error:

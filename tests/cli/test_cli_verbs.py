@@ -187,7 +187,7 @@ def test_standard_input_that_is_not_text(tmp_path: Path) -> None:
     command = [*MAIN, "run", "-", "--config", write(tmp_path), "--raw"]
     closed = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *command], capture_output=True, text=True, env=environment(), timeout=60, check=False)
     assert closed.returncode == 2
-    assert "standard input cannot be read" in closed.stderr
+    assert "standard input cannot be read: it is closed. Give the prompt as an argument." in closed.stderr
     assert "Traceback" not in closed.stderr
 
 
@@ -374,3 +374,13 @@ def test_where_json_is_asked_for_nothing_else_is_on_stderr(tmp_path: Path, invok
     assert lines[1]["event"].startswith("corekit: openai-http cannot listen on no such host")
     lines = [json.loads(line) for line in invoke("serve", write(tmp_path), "--host", "no such host", "--debug", COREKIT_LOG_FORMAT="json").stderr.splitlines()]
     assert "Traceback" in lines[1]["exception"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("verb", [("check",), ("config", "show"), ("run", "hello", "--raw", "--config")])
+def test_standard_output_that_is_full(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*MAIN, *verb, write(tmp_path)], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("corekit: standard output cannot be written: No space left on device. Make room where it goes, or send it elsewhere.\n")
+    assert "Traceback" not in done.stderr
