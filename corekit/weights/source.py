@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from corekit.api import WeightSource
@@ -38,6 +39,8 @@ def open_source(source: str, *, cache_dir: Path, allow_unpinned: bool = False, p
         return open_path(path, name=source, progress=progress)
     from . import hub
 
+    if ".gguf" in path.name and os.path.isdir(path.parent):  # a folder that is here: no hub id, though it may look like one
+        raise SourceError(f"{source}: no such file, but its folder is there. Check the name: ls {shlex.quote(str(path.parent))}")
     if hub.is_hub_id(source):
         return open_path(hub.fetch(source, cache_dir=cache_dir, progress=progress), name=source, progress=progress)
     raise SourceError(

@@ -131,6 +131,14 @@ def test_a_hub_id_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         open_source("somebody/something", cache_dir=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["absent.gguf", "absent.gguf.part1"])
+def test_a_misspelt_file_in_a_folder_that_is_there_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=rf"^models/{name}: no such file, but its folder is there\. Check the name: ls models$"):
+        open_source(f"models/{name}", cache_dir=tmp_path)
+
+
 @pytest.mark.parametrize("source", ["models/llama.git", "org/na--me", "org/name.", "org/name-", "a..b/c", "org/name@../../../x", "org/name@a/../b"])
 def test_odd_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     from huggingface_hub import constants
