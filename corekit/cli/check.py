@@ -33,8 +33,7 @@ def check(target: str | None, overrides: tuple[str, ...], log_level: str, debug:
     except Stopped as stopped:
         raise click.exceptions.Exit(stopped.code) from None
     context, spec = composition.context, composition.spec
-    say(f"{'SLOT':<18} {'PROVIDER':<16} {'DISTRIBUTION':<24} WHY")
-    for line in composition.summary():
+    for line in composition.table():
         say(line)
     say(f"\nsource {composition.source.name}: {spec.architecture}, {len(spec.layers)} attention layers, context {spec.context_length:,} tokens")
     say(f"device {context.device}, {context.threads} threads, dtype {context.dtype}, KV {context.kv_dtype}, max_model_len {context.max_model_len:,}")

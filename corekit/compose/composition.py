@@ -50,8 +50,14 @@ class Composition:
 
     def summary(self) -> Iterator[str]:
         """One line a part: slot, provider, distribution, version, and why it is this one."""
-        for part in self.parts:
-            yield f"{part.slot:<18} {part.name:<16} {f'{part.distribution} {part.version}'.strip():<24} {part.why}"
+        yield from self.table()[1:]
+
+    def table(self) -> list[str]:
+        """The summary below its head; the columns fit what stands in them."""
+        rows = [("SLOT", "PROVIDER", "DISTRIBUTION", "WHY")]
+        rows += [(part.slot, part.name, f"{part.distribution} {part.version}".strip(), part.why) for part in self.parts]
+        slot, name, distribution = (max(least, *(len(row[at]) for row in rows)) for at, least in enumerate((18, 16, 24)))
+        return [f"{row[0]:<{slot}} {row[1]:<{name}} {row[2]:<{distribution}} {row[3]}" for row in rows]
 
 
 def compose(

@@ -436,6 +436,15 @@ def test_a_busy_address_is_known_before_weights(loads: list[int]) -> None:
     assert not loads
 
 
+def test_the_columns_of_the_table_fit_long_names() -> None:
+    composition = compose(TABLES, environ={}, clock=lambda: 0.0)
+    slot, (part, *_) = next(iter(composition.chosen.items()))
+    plugin = replace(part.candidate.plugin, distribution="corekit-with-a-name-that-is-longer-than-others")
+    candidate = replace(part.candidate, plugin=plugin)
+    head, *lines = replace(composition, chosen={**composition.chosen, slot: (replace(part, candidate=candidate),)}).table()
+    assert [line[head.index("WHY") :] for line in lines] == [part.why for part in composition.parts]
+
+
 def test_close_twice_and_the_executor_ends_when_assembly_fails() -> None:
     ended: list[int] = []
 
