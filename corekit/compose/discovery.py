@@ -114,9 +114,15 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
         except KeyboardInterrupt:  # a signal to this process, which the plugin did not raise
             raise
         except BaseException as error:
-            text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}{_place(error)}"
             failures.append(Failure(plugin=plugin, reason=text, hook=getattr(error, "hook", None), traceback=traceback.format_exc()))
     return Discovery(providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), blocked=tuple(left), notes=tuple(notes))
+
+
+def _place(error: BaseException) -> str:
+    """Where in the plugin, or what it imports, this was raised; nothing when its module was not even found."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__ and "importlib" not in f.filename]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _distributions(notes: list[str], failures: list[Failure]) -> Iterator[tuple[str, str, list[metadata.EntryPoint]]]:
@@ -201,7 +207,7 @@ def _providers(answer: object, hook: str) -> list[Provider[Any]]:
             raise _Broken(f"Provider {provider.name!r}: {'; '.join(faults)}", hook)
     names = [provider.name for provider in answer]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise _Broken(f"registers {listed(twice)} twice", hook)
+        raise _Broken(f"registers more than one provider of the name {listed(twice)}. Give each a name of its own", hook)
     return list(answer)
 
 

@@ -179,8 +179,8 @@ class Door:
 
 def check_identity(request_id: str | None, priority: int, tenant: str, deadline: float | None) -> None:
     """Bounds of what comes beside the parameters. Raises InvalidRequest."""
-    if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_ID_CHARS):
-        raise invalid("request_id", request_id, f"a string of 1 to {MAX_ID_CHARS} characters")
+    if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_ID_CHARS or not request_id.isprintable()):
+        raise invalid("request_id", request_id, f"a string of 1 to {MAX_ID_CHARS} printable characters")  # it stands in log lines
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
         raise invalid("priority", priority, f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}")
     if not isinstance(tenant, str) or len(tenant) > MAX_ID_CHARS:

@@ -187,7 +187,8 @@ def test_a_module_to_import_that_is_broken(install: Install, run: Run) -> None:
     install("corekit-lifo", "raise RuntimeError('boom')", entry_points="")
     done = run("check", more='[plugins]\nimport = ["corekit_lifo_plugin"]\n')
     assert done.exit_code == 3
-    assert "[plugins] import: corekit_lifo_plugin (plugin '[plugins] import', module corekit_lifo_plugin): RuntimeError: boom\n" in done.stderr
+    assert "[plugins] import: corekit_lifo_plugin (plugin '[plugins] import', module corekit_lifo_plugin): RuntimeError: boom at " in done.stderr
+    assert "corekit_lifo_plugin.py:1\n" in done.stderr
 
 
 def test_a_signature_that_does_not_fit(install: Install, run: Run) -> None:

@@ -108,6 +108,7 @@ def test_logprobs_without_a_sampler_that_gives_them():
         ("request_id", ""),
         ("request_id", "x" * 257),
         ("request_id", 5),
+        ("request_id", "a line\nof its own"),
         ("priority", 2**31),
         ("priority", -(2**31)),
         ("priority", 1.5),
