@@ -58,7 +58,7 @@ def corekit_register_attention_backends() -> Sequence[Provider[AttentionBackend]
 
 @hookimpl
 def corekit_register_samplers() -> Sequence[Provider[Sampler]]:
-    return (Provider(name="torch", api=1, summary="temperature, top-k, top-p, min-p and logprobs in plain torch", build=_build_torch_sampler),)
+    return (Provider(name="torch", api=1, summary="temperature, filters, penalties, biases, bans and logprobs in plain torch", build=_build_torch_sampler),)
 
 
 @hookimpl
