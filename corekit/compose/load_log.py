@@ -54,7 +54,7 @@ def _write(before: EngineStats, now: EngineStats, seconds: float) -> None:
         "num_preemptions": num_preempted,
     }
     log.info(
-        "%d running, %d waiting, %.1f prompt and %.1f output tokens/s, KV cache %.0f %% used%s",
+        "%d running, %d waiting, %.1f prompt and %.1f output tokens/s, KV cache %.1f %% used%s",
         now.num_running,
         now.num_waiting,
         num_prompt / seconds,

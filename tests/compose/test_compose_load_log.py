@@ -60,8 +60,8 @@ def test_what_is_done_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     busy = replace(IDLE, num_running=2, num_waiting=5, num_prompt_tokens=2180, num_output_tokens=845, num_free_blocks=126)
     thrashing = replace(busy, num_preemptions=5)
     assert said(caplog, [IDLE, busy, thrashing]) == [
-        "2 running, 5 waiting, 118.0 prompt and 34.5 output tokens/s, KV cache 37 % used",
-        "2 running, 5 waiting, 0.0 prompt and 0.0 output tokens/s, KV cache 37 % used, 3 preempted",
+        "2 running, 5 waiting, 118.0 prompt and 34.5 output tokens/s, KV cache 37.0 % used",
+        "2 running, 5 waiting, 0.0 prompt and 0.0 output tokens/s, KV cache 37.0 % used, 3 preempted",
     ]
     record = caplog.records[0]
     assert (record.levelname, record.name) == ("INFO", "corekit.compose.load_log")
@@ -75,7 +75,7 @@ def test_rates_are_those_of_the_time_that_passed(caplog: pytest.LogCaptureFixtur
 
 def test_an_idle_engine_is_silent_once_its_last_work_was_told(caplog: pytest.LogCaptureFixture) -> None:
     done = replace(IDLE, num_output_tokens=600)
-    assert said(caplog, [IDLE, IDLE, done, done, done]) == ["0 running, 0 waiting, 0.0 prompt and 10.0 output tokens/s, KV cache 0 % used"]
+    assert said(caplog, [IDLE, IDLE, done, done, done]) == ["0 running, 0 waiting, 0.0 prompt and 10.0 output tokens/s, KV cache 0.0 % used"]
 
 
 class Doors:
