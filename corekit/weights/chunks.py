@@ -31,9 +31,7 @@ def named_chunks(source: str, find: Callable[[str], Path], label: Callable[[str]
         raise SourceError(f"{source}: {twice} is named twice. Name each chunk once, in order.")
     _check_order(source, [label(part) for part in written])
     paths = [find(part) for part in written]
-    same = next((path for at, path in enumerate(paths) if any(path.samefile(other) for other in paths[:at])), None)
-    if same is not None:
-        raise SourceError(f"{source}: {same} is named twice, under different names. Name each chunk once, in order.")
+    _check_distinct(source, paths)
     return Stored(paths)
 
 
@@ -64,7 +62,18 @@ def numbered_chunks(first: Path) -> Stored | None:
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise SourceError(f"{first}: chunk {missing[0]} is not in {first.parent}. Likely a partial download; fetch it into the same folder.")
+    _check_distinct(str(first), paths)
     return Stored(paths)
+
+
+def _check_distinct(source: str, paths: Sequence[Path]) -> None:
+    """A file that stands for two chunks of equal size, as a link can, shows in nothing else but wrong answers."""
+    seen: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        found = path.stat()
+        other = seen.setdefault((found.st_dev, found.st_ino), path)
+        if other is not path:
+            raise SourceError(f"{source}: {other} is named twice, under different names: {path.name} is the same file. Each chunk is a file of its own.")
 
 
 def _beyond(first: Path, stem: str, rest: str, end: int, chunk: Callable[[int], Path]) -> list[Path]:

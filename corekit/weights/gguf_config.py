@@ -51,7 +51,7 @@ def family_of(metadata: Mapping[str, Any], where: str) -> Family:
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in FAMILIES:
         raise SourceError(
-            f"{where}: the architecture {architecture!r} cannot be read from a GGUF file. Those that can: {', '.join(sorted(FAMILIES))}. "
+            f"{where}: the architecture {architecture!r:.60} cannot be read from a GGUF file. Those that can: {', '.join(sorted(FAMILIES))}. "
             "Use the model's safetensors folder or hub id instead."
         )
     return FAMILIES[architecture]
@@ -81,14 +81,16 @@ class _Keys:
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         if type(value) is not int or not low <= value <= high:
             raise SourceError(
-                f"{self.where}: {self.architecture}.{key} is {value!r}; a whole number from {low} to {high} is needed. The file is damaged or unusual."
+                f"{self.where}: {self.architecture}.{key} is {value!r:.60}; a whole number from {low} to {high} is needed. The file is damaged or unusual."
             )
         return value
 
     def real(self, key: str, low: float, high: float, default: float | None = None) -> float:
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         if type(value) not in (int, float) or not low <= value <= high:
-            raise SourceError(f"{self.where}: {self.architecture}.{key} is {value!r}; a number from {low} to {high} is needed. The file is damaged or unusual.")
+            raise SourceError(
+                f"{self.where}: {self.architecture}.{key} is {value!r:.60}; a number from {low} to {high} is needed. The file is damaged or unusual."
+            )
         return float(value)
 
 

@@ -50,7 +50,7 @@ def read_files(first: Stored, where: str) -> GgufFiles:
     wanted = header.metadata.get("split.tensors.count", len(tensors))
     if wanted != len(tensors):
         raise SourceError(
-            f"{where}: its {count} parts hold {len(tensors)} tensors, and split.tensors.count says {wanted!r}. "
+            f"{where}: its {count} parts hold {len(tensors)} tensors, and split.tensors.count says {wanted!r:.60}. "
             "Likely a part of another model or version; fetch all parts again."
         )
     return GgufFiles(stored=stored, metadata=header.metadata, tensors=tensors)
@@ -69,7 +69,7 @@ def _one(path: Path) -> Stored:
 def _count(header: GgufHeader, first: Stored, where: str) -> int:
     count = header.metadata["split.count"]
     if type(count) is not int or not 2 <= count <= MAX_PARTS:
-        raise SourceError(f"{where}: split.count is {count!r}; a whole number from 2 to {MAX_PARTS} is needed. The file is damaged, or made to mislead.")
+        raise SourceError(f"{where}: split.count is {count!r:.60}; a whole number from 2 to {MAX_PARTS} is needed. The file is damaged, or made to mislead.")
     if len(first.paths) > 1:
         raise SourceError(f"{where}: chunks of one part of {count}. Join the chunks of each part, and name the first part.")
     return count

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -23,6 +24,8 @@ MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_ALIGNMENT = 1 << 16
+MAX_HEADER_BYTES = 256 << 20
+"""Metadata and table of tensors; a vocabulary of a quarter of a million tokens takes some ten million."""
 WINDOW = 4 << 20
 """Bytes read ahead while a header is walked through."""
 STRING, ARRAY, BOOL = 8, 9, 7
@@ -85,6 +88,8 @@ class _Cursor:
 
     def fill(self, end: int) -> int:
         """Have the bytes up to `end`, which the file has, in view; how many are there then."""
+        if end > MAX_HEADER_BYTES:
+            raise self.fault(f"its header has more than {MAX_HEADER_BYTES} bytes")
         if end > len(self.view):
             self.view += self.stored.read(len(self.view), max(WINDOW, end - len(self.view)))
             if end > len(self.view):
@@ -133,7 +138,7 @@ class _Cursor:
     def alignment(self, metadata: Mapping[str, Any]) -> int:
         value = metadata.get("general.alignment", 32)
         if type(value) is not int or not 8 <= value <= MAX_ALIGNMENT or value & (value - 1):
-            raise self.fault(f"general.alignment is {value!r}: not a power of two from 8 to {MAX_ALIGNMENT}")
+            raise self.fault(f"general.alignment is {value!r:.60}: not a power of two from 8 to {MAX_ALIGNMENT}")
         return value
 
     def value(self, kind: int, key: str) -> Any:
@@ -191,9 +196,9 @@ class _Cursor:
             if offset % alignment:
                 raise self.fault(f"tensor {name!r} lies at {offset}, not a multiple of {alignment}")
             tensors[name] = self.tensor(name, shape, type_id, start + offset)
-        total = sum(tensor.num_bytes for tensor in tensors.values())
-        if total > self.size:  # tensors may not share bytes: a small file could otherwise fill the memory
-            raise self.fault(f"its tensors add up to {total} bytes")
+        for one, after in pairwise(sorted(tensors.values(), key=lambda tensor: tensor.offset)):
+            if after.offset < one.offset + one.num_bytes:  # a small file could fill the memory
+                raise self.fault(f"tensors {one.name!r} and {after.name!r} share bytes")
         return tuple(tensors.values())
 
     def entry(self) -> tuple[str, tuple[int, ...], int, int]:

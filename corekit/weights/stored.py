@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -52,11 +53,14 @@ class Stored:
         """(offset, count) -> those bytes, mapped from the file that holds them. Private: what is written to them changes no file."""
         import numpy as np
 
-        arrays = [np.memmap(path, dtype=np.uint8, mode="c").view(np.ndarray) for path in self.paths]
-        sizes = [end - start for start, end in zip(self.starts, self.starts[1:], strict=False)]
-        changed = [path for path, array, size in zip(self.paths, arrays, sizes, strict=True) if array.size != size]
-        if changed:
-            raise SourceError(f"{changed[0]}: it had another size when it was opened. Somebody writes to it; wait until that is done and start again.")
+        arrays = []
+        for path, start, end in zip(self.paths, self.starts, self.starts[1:], strict=False):
+            if _size(path) != end - start:  # ahead of the map: none can be made of an empty file
+                raise SourceError(f"{path}: it had another size when it was opened. Somebody writes to it; wait until that is done and start again.")
+            try:
+                arrays.append(np.memmap(path, dtype=np.uint8, mode="c", shape=(end - start,)).view(np.ndarray))
+            except (OSError, ValueError) as error:  # ValueError: it became shorter just now
+                raise SourceError(f"{path}: cannot be mapped: {error}.{_advice(error, len(self.paths))}") from error
 
         def take(offset: int, count: int) -> npt.NDArray[np.uint8]:
             pieces = [arrays[file][start : start + length] for file, start, length in self._pieces(offset, count)]
@@ -73,6 +77,12 @@ class Stored:
             found.append((file, start, length))
             offset, count, file = offset + length, count - length, file + 1
         return found
+
+
+def _advice(error: Exception, num_files: int) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return f" While a model loads all its files are open, here {num_files} at once. Raise the limit (ulimit -n), or join its chunks."
+    return " Check that this user may read it and that nobody writes to it."
 
 
 def _size(path: Path) -> int:

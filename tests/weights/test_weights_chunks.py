@@ -152,8 +152,12 @@ def test_a_count_beyond_bounds_in_a_name(tmp_path: Path, name: str) -> None:
 def test_a_chunk_that_changes_after_it_was_opened(whole: Path, tmp_path: Path) -> None:
     chunks = cut(whole, tmp_path, [500, 9000])
     source = opened(chunks[0])
-    chunks[1].write_bytes(b"shorter")
-    with pytest.raises(SourceError, match=r"part2: it had another size"):
+    for content in (b"shorter", b"", chunks[1].read_bytes() + b"x"):
+        chunks[1].write_bytes(content)
+        with pytest.raises(SourceError, match=r"part2: it had another size"):
+            dict(source.tensors())
+    chunks[1].unlink()
+    with pytest.raises(SourceError, match=r"part2: cannot be read"):
         dict(source.tensors())
 
 

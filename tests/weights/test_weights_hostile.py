@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weights_files import llama_tensors, write_folder, write_gguf
 
-from corekit.weights import SourceError
+from corekit.weights import SourceError, open_source
 from corekit.weights.folder import FolderSource
 from corekit.weights.gguf import GgufSource
 from corekit.weights.safetensors_header import tensor_sizes
@@ -93,8 +93,65 @@ def test_tensors_that_share_bytes_cannot_multiply_the_memory(tmp_path: Path) -> 
     many = b"".join(entry(f"blk.{at}.attn_q.weight", (1024, 16), 0, 0) for at in range(1000))
     path = tmp_path / "m.gguf"
     path.write_bytes(header(1000, 1) + ARCHITECTURE + many + b"\0" * (1 << 17))
-    with pytest.raises(SourceError, match=r"add up to"):
+    with pytest.raises(SourceError, match=r"share bytes"):
         GgufSource(path, name="m", progress=False)
+
+
+def test_neighbours_may_not_overlap(tmp_path: Path) -> None:
+    table = entry("blk.0.attn_q.weight", (16, 4), 0, 0) + entry("blk.0.attn_k.weight", (16, 4), 0, 224)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(header(2, 1) + ARCHITECTURE + table + b"\0" * 1024)
+    with pytest.raises(SourceError, match=r"'blk.0.attn_q.weight' and 'blk.0.attn_k.weight' share bytes"):
+        GgufSource(path, name="m", progress=False)
+
+
+def test_a_header_that_would_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    with path.open("wb") as file:
+        file.write(header(0, 1) + text("a") + struct.pack("<IQ", 8, 1 << 30))
+        file.truncate(1 << 31)  # a hole, which takes no room
+    with pytest.raises(SourceError, match=r"its header has more than \d+ bytes"):
+        GgufSource(path, name="m", progress=False)
+
+
+@pytest.mark.parametrize("key", ["general.architecture", "split.count", "general.alignment"])
+def test_a_long_value_makes_no_long_message(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(header(0, 1) + text(key) + struct.pack("<I", 8) + text("long\n" * 100_000))
+    with pytest.raises(SourceError) as caught:
+        GgufSource(path, name="m", progress=False)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+def write_chunks(folder: Path, count: int) -> list[Path]:
+    content = write_gguf(folder / "whole.gguf", llama_tensors()).read_bytes()
+    size = -(-len(content) // count)
+    chunks = [folder / f"m.gguf.part{number + 1}" for number in range(count)]
+    for number, chunk in enumerate(chunks):
+        chunk.write_bytes(content[number * size : (number + 1) * size])
+    return chunks
+
+
+def test_links_that_make_one_file_two_chunks(tmp_path: Path) -> None:
+    one, two = write_chunks(tmp_path, 2)
+    two.unlink()
+    two.symlink_to(one.name)
+    with pytest.raises(SourceError, match=r"part1 is named twice, under different names: m.gguf.part2 is the same file"):
+        open_source(str(one), cache_dir=tmp_path)
+
+
+def test_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
+    source = open_source(str(write_chunks(tmp_path, 100)[0]), cache_dir=tmp_path, progress=False)
+    names = dict(source.tensors()).keys()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        with pytest.raises(SourceError, match=r"Too many open files.* here 100 at once. Raise the limit \(ulimit -n\)"):
+            dict(source.tensors())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert dict(source.tensors()).keys() == names
 
 
 @pytest.fixture(scope="module")
