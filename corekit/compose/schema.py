@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from corekit.api import SLOTS, hookspecs
 
@@ -93,7 +94,9 @@ def _said(default: Any, text: str) -> Json:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
-    return [_plain(element) for element in value] if isinstance(value, tuple) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return to_jsonable_python(value, fallback=str, bytes_mode="base64")  # a plugin's default may be anything
 
 
 def _options(candidate: Candidate) -> Json:
@@ -109,15 +112,24 @@ def _options(candidate: Candidate) -> Json:
     for field in dataclasses.fields(declared):
         if field.name not in types:
             continue
-        default = field.default
+        default = _default(field)
         if default is dataclasses.MISSING:
-            default = PydanticUndefined if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if default is PydanticUndefined:
             required.append(field.name)
+            default = None
         found = _typed(types[field.name])
         found = found if found.get("type") == "string" or not found else {"anyOf": [found, dict(VARIABLE)]}
         properties[field.name] = found | _said(default, texts.get(field.name, ""))
     return _closed(properties) | {"description": candidate.provider.summary} | ({"required": required} if required else {})
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """MISSING: there is none. A factory is the plugin's code; one that fails costs its default alone."""
+    if field.default_factory is dataclasses.MISSING:
+        return field.default
+    try:
+        return field.default_factory()
+    except Exception:
+        return None
 
 
 def _choice(table: Json, candidates: Collection[Candidate], names: list[str]) -> None:
