@@ -105,6 +105,8 @@ def _faults(package: Package, into: Path, folder: Path, known: Collection[str]) 
     name, module = package.distribution, package.module
     if not NAME.fullmatch(name) or len(name) > MAX_NAME:
         yield f"{name!r} is no name for a package: small letters, digits and single hyphens, a letter first, at most {MAX_NAME} characters, as in corekit-lifo"
+    if not package.class_name.isidentifier() or keyword.iskeyword(package.class_name):
+        yield f"{name!r}: its class would be called {package.class_name}, which is no name for one in Python. Choose another name"
     if package.slot not in known:
         yield f"--slot {package.slot}: there is no template for that slot. There are templates for: {', '.join(known)}"
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in ("corekit", "test", "tests"):

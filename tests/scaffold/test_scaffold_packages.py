@@ -99,6 +99,8 @@ def test_new_packages_are_clean_typed_and_pass_under_pytest(tmp_path: Path) -> N
         ("l" * (MAX_NAME + 1), f"at most {MAX_NAME} characters"),
         ("class", "its module class would hide one that Python or corekit needs. Choose another name, such as corekit-class"),
         ("json", "would hide"),
+        ("corekit-2nd", "its class would be called 2nd, which is no name for one in Python"),
+        ("corekit-none", "its class would be called None"),
         ("corekit", "would hide"),
         ("torch", "a module torch is installed already"),
     ],
