@@ -8,6 +8,7 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -109,12 +110,14 @@ def _faults(package: Package, into: Path, folder: Path, known: Collection[str]) 
         yield f"{name!r}: its class would be called {package.class_name}, which is no name for one in Python. Choose another name"
     if package.slot not in known:
         yield f"--slot {package.slot}: there is no template for that slot. There are templates for: {', '.join(known)}"
+    elif re.search(rf"^from .*\b{package.class_name}\b", render(package, api=1)[f"{module}/part.py"], re.MULTILINE):
+        yield f"{name!r}: its class would be called {package.class_name}, as one that it imports. Choose another name"
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in ("corekit", "test", "tests"):
         yield f"{name!r}: its module {module} would hide one that Python or corekit needs. Choose another name, such as {PREFIX}{name}"
     if os.path.lexists(into) and not into.is_dir():
         yield f"--into {into} is no folder. Choose another"
     if not into.is_dir():
-        yield f"--into {into}: there is no such folder. Create it first: mkdir -p {into}"
+        yield f"--into {into}: there is no such folder. Create it first: mkdir -p {shlex.quote(str(into))}"
     if os.path.lexists(folder):
         yield f"{folder} is there already, and nothing is overwritten. Choose another name, or another folder with --into"
     if (there := find_spec(module)) is not None:

@@ -120,6 +120,12 @@ def test_names_that_work(name: str, tmp_path: Path) -> None:
         assert "${" not in text
 
 
+def test_a_class_that_would_hide_what_it_imports(tmp_path: Path) -> None:
+    with pytest.raises(ScaffoldError, match="its class would be called Prompt, as one that it imports"):
+        write_package(Package(distribution="corekit-prompt", slot="frontend"), tmp_path, api=1)
+    assert write_package(Package(distribution="corekit-prompt", slot="observer"), tmp_path, api=1).is_dir()
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "corekit-new-sampler"
     folder.mkdir()
