@@ -82,7 +82,7 @@ def _find(catalog: Catalog, name: str, slot: str | None) -> Candidate:
     if not slots:
         names = {name for slot in catalog.candidates for name in catalog.names(slot)}
         failed = "".join(f"\n  A plugin failed to register: {failure}" for failure in catalog.discovery.failures)
-        advice = near(name, names) or " `corekit plugins` lists those that are there; a module that is not installed is named with --import."
+        advice = f"{near(name, names)} `corekit plugins` lists those that are there; a module that is not installed is named with --import."
         raise ConfigError(f"{name}: no such provider.{advice}{failed}")
     return catalog.find(slots[0], name, "plugins check")
 

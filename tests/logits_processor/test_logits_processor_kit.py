@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
-from kit_mutants import breaks, subject
+from kit_mutants import breaks, laws, subject
 from logits_processor_mutants import EOS, MUTANTS, Right, Row, provider_of
 from page_examples import check_examples
 
@@ -80,3 +81,18 @@ def test_every_mutant_has_a_law_of_its_own() -> None:
 
 def test_the_example_of_the_page_passes_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_examples("logits_processor", tmp_path, monkeypatch)
+
+
+def test_the_pages_constraint_with_a_memory_keeps_every_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`never_after.py` of the page, with the ids that its text advises."""
+    check_examples("logits_processor", tmp_path, monkeypatch)
+    row = importlib.import_module("never_after").NeverAfter
+
+    class Processor:
+        def start(self, sample: NewSample) -> RowProcessor | None:
+            made: RowProcessor = row(97, 98, sample)
+            return made
+
+    provider = Provider(name="never-after", api=1, summary="one id never comes right after another", build=lambda context, options: Processor())
+    kit = subject(LogitsProcessorKit, provider, forbidden=lambda self, sample, accepted: {98} if [*sample.token_ids, *accepted][-1] == 97 else set())
+    assert not [f"{law}: {message}" for law in laws(kit) if (message := breaks(kit, law))]
