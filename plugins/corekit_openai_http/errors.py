@@ -54,7 +54,8 @@ def from_exception(error: BaseException, names: dict[str, str] | None = None) ->
         case EngineDead():
             return unavailable(str(error), "engine_dead")
         case RequestFailed():
-            return ApiError(500, str(error), code="request_failed")
+            # A fault of its own comes again: OpenAI's clients would send it twice more.
+            return ApiError(500, str(error), code="request_failed", headers={"x-should-retry": "false"})
         case _:
             return None
 

@@ -84,8 +84,10 @@ def test_errors(live: Live, client: openai.OpenAI, engine: PlainClient) -> None:
     with openai.OpenAI(base_url=live.url + "/v1", api_key="wrong", max_retries=0) as stranger, pytest.raises(openai.AuthenticationError):
         stranger.models.list()
     engine.error, engine.fail_at = RequestFailed("the sampler raised"), 3
+    before = len(engine.seen)
     with pytest.raises(openai.InternalServerError):
-        client.chat.completions.create(model=MODEL, messages=MESSAGES)
+        client.with_options(max_retries=2).chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert len(engine.seen) == before + 1, "a request whose fault is its own was sent again"
     with pytest.raises(openai.APIError, match="the sampler raised"):
         list(client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True))
 
