@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,33 @@ class AtTerminal:
     def type(self, keys: str) -> None:
         os.write(self._keys, keys.encode())
 
+    def interrupt_the_prompt(self, then: Callable[[], bool]) -> None:
+        """Between a key and its next look at the keys, Python's line editor hears of a signal with the next key only: give it one that changes nothing."""
+        self.type(INTERRUPT)
+        deadline = time.monotonic() + 60
+        while not then():
+            assert time.monotonic() < deadline, f"the interrupt was not heard: {self.shown[self._seen :]!r}"
+            with suppress(OSError):
+                self.type(BACKSPACE)
+
+    def comes(self, text: str) -> Callable[[], bool]:
+        """Whether it is on the screen a second later."""
+
+        def look() -> bool:
+            try:
+                self.wait_for(text, 1.0)
+            except AssertionError:
+                return False
+            return True
+
+        return look
+
+    def ends(self) -> bool:
+        try:
+            return self.process.wait(1.0) is not None
+        except subprocess.TimeoutExpired:
+            return False
+
     def say(self, line: str) -> str:
         """Type a line and wait for the next prompt; what came between."""
         self.type(line + "\n")
@@ -204,7 +232,7 @@ def at_terminal() -> Iterator[Callable[..., AtTerminal]]:
             one.end()
 
 
-INTERRUPT, END = "\x03", "\x04"
+INTERRUPT, END, BACKSPACE = "\x03", "\x04", "\x7f"
 
 
 def test_a_talk_with_commands_an_answer_that_is_stopped_and_an_interrupt_at_the_end(tmp_path: Path, at_terminal: Callable[..., AtTerminal]) -> None:
@@ -219,8 +247,7 @@ def test_a_talk_with_commands_an_answer_that_is_stopped_and_an_interrupt_at_the_
     assert chat.wait_for("\n> ").endswith("\n(stopped)\n> "), "the talk goes on"
     chat.type("a line that is not sent")
     chat.wait_for("not sent")
-    chat.type(INTERRUPT)
-    chat.wait_for("\n> ")
+    chat.interrupt_the_prompt(chat.comes("\n> "))
     chat.type("again\n")
     chat.wait_for("tick tick")
     chat.type(INTERRUPT)
@@ -228,8 +255,7 @@ def test_a_talk_with_commands_an_answer_that_is_stopped_and_an_interrupt_at_the_
     assert chat.say("/forget") == "(forgotten: hello; left: 1)", "what was stopped is kept, what was not sent is not"
     assert chat.say("/clear") == "(everything is forgotten)"
     assert chat.say("/forget") == "(there is nothing to forget)"
-    time.sleep(0.5)  # see below
-    chat.type(INTERRUPT)
+    chat.interrupt_the_prompt(chat.ends)
     assert chat.end() == 0
     assert "Traceback" not in chat.shown
 

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 
 import pytest
 
@@ -46,7 +46,7 @@ async def settled(llm) -> None:
     assert len(llm.assembly.client._streams) == 0
 
 
-def test_answers_come_in_pieces_that_make_the_whole(llm):
+def test_answers_come_in_pieces_that_make_the_whole():
     async def main():
         outputs = [output async for output in llm.generate("c", GREEDY)]
         assert len(outputs) > 1
@@ -56,7 +56,8 @@ def test_answers_come_in_pieces_that_make_the_whole(llm):
         whole = await llm.answer("c", GREEDY)
         assert (whole.outputs[0].text, whole.outputs[0].finish_reason, whole.finished, whole.prompt) == ("alpha", "stop", True, "c")
 
-    asyncio.run(main())
+    with closing(scripted(options={"step_seconds": 0.1})) as llm:  # slower than a loop that is kept from running for a while
+        asyncio.run(main())
 
 
 def test_it_answers_as_LLM_does(llm):
