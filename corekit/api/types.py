@@ -222,9 +222,7 @@ def _strings(name: str, values: object, most: int) -> tuple[str, ...]:
 
 def _biases(name: str, given: object) -> tuple[tuple[int, float], ...]:
     pairs = list(given.items()) if isinstance(given, Mapping) else given
-    if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-        raise invalid(name, given, "a mapping of token ids to numbers")
-    if not all(isinstance(pair[0], int) and not isinstance(pair[0], bool) for pair in pairs):
+    if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not all(map(_is_pair, pairs)):
         raise invalid(name, given, "a mapping of token ids to numbers")
     ids = _ids(name, [pair[0] for pair in pairs], most=MAX_BIASED_IDS)
     for id, value in pairs:
@@ -232,6 +230,10 @@ def _biases(name: str, given: object) -> tuple[tuple[int, float], ...]:
     if len(set(ids)) < len(ids):
         raise invalid(name, given, "a mapping that names each token id once")
     return tuple((id, float(value)) for id, value in pairs)
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, Sequence) and len(pair) == 2 and isinstance(pair[0], int) and not isinstance(pair[0], bool)
 
 
 def _ids(name: str, values: object, *, least: int = 0, most: int | None = None) -> tuple[int, ...]:
