@@ -38,9 +38,10 @@ def say(text: str = "", *, nl: bool = True) -> None:
 
 def standard_input() -> BinaryIO:
     """Its bytes. Raises OSError where the command was started without one."""
-    if sys.stdin is None:  # type: ignore[unreachable, unused-ignore]
+    stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
+    if stream is None:
         raise OSError("it is closed")
-    return sys.stdin.buffer
+    return stream
 
 
 @contextmanager

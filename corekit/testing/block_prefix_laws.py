@@ -160,7 +160,11 @@ class PrefixLaws(StackKit):
             if not isinstance(ledger.stack, SupportsEvictionSink):
                 continue
             told: list[tuple[int, BlockKey]] = []
-            ledger.stack.set_sink(lambda block, key, told=told: told.append((block, key)))  # type: ignore[misc]
+
+            def hear(block: int, key: BlockKey, told: list[tuple[int, BlockKey]] = told) -> None:
+                told.append((block, key))
+
+            ledger.stack.set_sink(hear)
             table = ledger.fill(chain)
             ledger.give(table)
             assert not told, f"nothing was evicted, and the sink heard {told}"
