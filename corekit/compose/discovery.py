@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from corekit import __version__
 from corekit.api import GROUP, SLOTS, Provider, hookspecs
 
-from .errors import listed, near
+from .errors import listed, near, place_of
 
 BUILTIN = "corekit.builtin.plugin"
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -114,15 +114,9 @@ def discover(*, imports: Sequence[str] = (), blocked: Sequence[str] = ()) -> Dis
         except KeyboardInterrupt:  # a signal to this process, which the plugin did not raise
             raise
         except BaseException as error:
-            text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}{_place(error)}"
+            text = str(error) if isinstance(error, _Broken) else f"{type(error).__name__}: {error}{place_of(error, __file__)}"
             failures.append(Failure(plugin=plugin, reason=text, hook=getattr(error, "hook", None), traceback=traceback.format_exc()))
     return Discovery(providers=tuple(providers), failures=tuple(failures), distributions=tuple(distributions), blocked=tuple(left), notes=tuple(notes))
-
-
-def _place(error: BaseException) -> str:
-    """Where in the plugin, or what it imports, this was raised; nothing when its module was not even found."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__ and "importlib" not in f.filename]
-    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _distributions(notes: list[str], failures: list[Failure]) -> Iterator[tuple[str, str, list[metadata.EntryPoint]]]:

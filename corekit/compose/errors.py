@@ -40,10 +40,10 @@ def ended(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def place_of(error: BaseException) -> str:
-    """File and line where it was raised."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+def place_of(error: BaseException, caller: str) -> str:
+    """ " at FILE:LINE", where it was raised; "" when that is the file `caller` itself, or the import that it asked for."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != caller and "importlib" not in frame.filename]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ def _check_stands(part: Part, layer: BlockAllocator, inner: BlockAllocator | Non
             if inner is None
             else ("stands on another", "If it is a bottom, such as free-list, put it last")
         )
-        what = ended(f"{type(error).__name__}: {error}, at {place_of(error)}")
+        what = ended(f"{type(error).__name__}: {error}{place_of(error, __file__)}")
         raise ConfigError(f"{said} {where} and raised, when one block was taken and given back, {what} {advice}") from error
     if taken is None:
         raise ConfigError(f"{said} has no block to give while none is used. Give the pool more memory, or set [block_allocator] num_blocks")
