@@ -18,7 +18,7 @@ from .ids import REQUEST_ID
 from .messages import read_messages
 from .options import HttpOptions
 
-_ID = re.compile(r"-?[0-9]{1,18}")
+_ID = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 _SAMPLING = (
     "n",

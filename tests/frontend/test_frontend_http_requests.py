@@ -77,6 +77,7 @@ def chat(live: Live, **fields: Any) -> Any:
         ({"response_format": "text"}, "response_format"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias"),
         ({"logit_bias": [5]}, "logit_bias"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"presence_penalty": False}, "presence_penalty"),
