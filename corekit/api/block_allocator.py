@@ -87,13 +87,35 @@ class PrefixMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """A histogram of seconds since the start. counts[i] fell into bounds[i - 1] < seconds <= bounds[i]; the last count is of all above."""
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)
+    sum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorStats:
-    """Blocks by state, summed over the stack."""
+    """Blocks by state, summed over the stack, and what was seen of a sample of its blocks."""
 
     num_free: int = 0
     num_idle: int = 0
+    """Without an owner, and findable."""
     num_host_used: int = 0
+    """On the host: those of parked requests, and cached ones."""
+    num_host_cached: int = 0
+    """Of num_host_used: those that nobody parked; their room is there for whoever parks next."""
     num_evicted: int = 0
+    """Device blocks that lost their key so far."""
+    num_retained: int = 0
+    """Device blocks that are kept longer because somebody asked for it."""
+    residency: Durations = Durations()
+    """From publish to eviction."""
+    idle_before_evict: Durations = Durations()
+    """From the last use to eviction."""
+    reuse_gap: Durations = Durations()
+    """From one use to the next, of blocks that were idle between."""
 
 
 class BlockAllocator(Protocol):
@@ -129,7 +151,12 @@ class BlockAllocator(Protocol):
         ...
 
     def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
-        """The block is full and will not change. False: another block holds that key already, this one stays private."""
+        """The block is full and will not change. False: another block holds that key already, this one stays private.
+
+        retain_until: seconds of `BuildContext.clock`; until then other blocks are evicted first, as far as the layer allows
+        that. A used block that holds the key already may be published again to retain it longer; a retention is never
+        shortened. None asks for nothing.
+        """
         ...
 
     def stats(self) -> AllocatorStats: ...
@@ -145,27 +172,43 @@ class SupportsPrefixCache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A parked request's claim on host slots, one for each block of its table."""
+    """A parked request's claim on host slots, one for each block of its table. Slots of several tickets may be the same."""
 
     slots: tuple[int, ...]
 
 
 @runtime_checkable
 class SupportsSwap(Protocol):
-    """Optional: parks the blocks of preempted requests on the host."""
+    """Optional: parks the blocks of preempted requests on the host.
+
+    A slot that a ticket lists is filled, or a device block still holds its key: what was parked always comes back. While it
+    is parked, `find` finds every key of it. It uses as many of `available` as a `hold` of those keys would, and one more
+    for every block that had none.
+    """
 
     @property
-    def num_host_blocks(self) -> int: ...
+    def num_host_blocks(self) -> int:
+        """Slots 0 .. num_host_blocks - 1 of the host. 0: it cannot swap."""
+        ...
 
     def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
-        """Journal copies of blocks to the host (those whose key stays findable may only reserve). Gives nothing back."""
+        """Journal copies of blocks to the host; gives nothing back. None, changing nothing, when the host has no room.
+
+        keys: what each block holds, in table order; None for a block that is not full, or that nobody else may read. A key
+        that stays findable on the device only reserves its slot: the copy is made if it is evicted.
+        """
         ...
 
     def swap_in(self, ticket: Ticket) -> Blocks | None:
-        """Device blocks for the whole ticket, copies in the journal; drops the ticket. None changes nothing."""
+        """Device blocks for the whole ticket, copies in the journal; drops the ticket. None changes nothing.
+
+        A key that is on the device is held there, others come by copy and are findable on the device again.
+        """
         ...
 
-    def drop(self, ticket: Ticket) -> None: ...
+    def drop(self, ticket: Ticket) -> None:
+        """It will not come back."""
+        ...
 
 
 @runtime_checkable

@@ -78,6 +78,8 @@ class StepResult:
     """row -> what went wrong with it; its tokens are ()."""
     seconds: float = 0.0
     """Time the worker spent on it."""
+    copy_seconds: float = 0.0
+    """Of that: what the copies of blocks took. 0 where nobody measured it."""
 
 
 class Worker(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from .block_allocator import AllocatorStats
 from .tokenizer import Tokenizer
 from .types import Prompt, RequestOutput, SamplingParams
 
@@ -41,6 +42,22 @@ class EngineStats:
     num_finished: dict[str, int]
     """Requests by finish reason."""
     num_steps: int
+    num_host_blocks: int = 0
+    """Of the swap space; 0: there is none."""
+    memory: AllocatorStats = AllocatorStats()
+    """Blocks by state, and sampled times. At most a tenth of a second old while the engine is busy."""
+    num_prefix_queries: int = 0
+    """Prompt tokens that were looked for in the prefix cache, counted once a request, when its first step has committed."""
+    num_prefix_hits: int = 0
+    """Of those: tokens that were there."""
+    num_swap_preemptions: int = 0
+    """Of num_preemptions: those that parked the blocks on the host; the others compute again."""
+    num_swap_refusals: int = 0
+    """Preemptions that were to swap and had to recompute, because the swap space was full."""
+    num_bytes_to_host: int = 0
+    """Copied to the host so far."""
+    num_bytes_to_device: int = 0
+    """Copied from the host so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

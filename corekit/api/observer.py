@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from .block_allocator import AllocatorStats
 from .types import FinishReason
 
 
@@ -24,6 +25,12 @@ class StepStats:
     submit_seconds: float
     collect_seconds: float
     commit_seconds: float
+    num_swapped: int = 0
+    """Of num_preempted: those that were parked on the host."""
+    num_copies: int = 0
+    """Blocks copied before it: forks, parking, and coming back."""
+    memory: AllocatorStats = AllocatorStats()
+    """Blocks by state, once it was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,7 @@ class RequestStats:
     num_output_tokens: int
     num_cached_tokens: int
     num_preemptions: int
+    """Of all samples."""
     queue_seconds: float | None
     first_token_seconds: float | None
     total_seconds: float

@@ -109,7 +109,7 @@ class RequestView(Protocol):
 
     @property
     def num_computed_tokens(self) -> int:
-        """Positions whose KV is there or on its way; an upper bound while steps are in flight."""
+        """Positions whose KV is there or on its way, for a parked request on the host; an upper bound while steps are in flight."""
         ...
 
     @property
@@ -166,6 +166,11 @@ class StepPlan(Protocol):
         ...
 
     @property
+    def num_awaiting(self) -> int:
+        """Requests that are not in `waiting` either: another one computes the prefix that they need, and they take it then."""
+        ...
+
+    @property
     def resident(self) -> Sequence[RequestView]:
         """Those that hold blocks now, in admission order: victims come from here."""
         ...
@@ -198,7 +203,8 @@ class StepPlan(Protocol):
     def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
         """Take request's blocks and seat; what it got in this step goes back to the budget. None: the core's own rule.
 
-        "swap" falls back to "recompute" where the stack cannot swap. Raises ValueError when request holds no blocks, and for
+        "swap" parks what was computed on the host (state PARKED), and falls back to "recompute" where the stack cannot swap
+        or has no room. What is still in the prefix cache is neither copied nor computed again, in either mode. Raises ValueError when request holds no blocks, and for
         an unknown mode.
         """
         ...

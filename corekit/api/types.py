@@ -21,6 +21,8 @@ MAX_STOP_IDS = 256
 MAX_BIASED_IDS = 1024
 MAX_LISTED_IDS = 1 << 18
 MAX_BAD_WORDS = 256
+MAX_SALT_CHARS = 256
+MAX_RETENTION_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class SamplingParams:
     """None: no logprobs. k: the logprob of each generated token and of the k likeliest ids at its position, 0..20."""
     prompt_logprobs: int | None = None
     """None: none. k: the same for every token of the prompt but the first, 0..20. Such a request reads no prefix cache."""
+    cache_salt: str | None = None
+    """Requests share cached prefixes only with those of the same salt: nobody else can tell from a time what was asked before. 1 to 256 characters."""
+    cache_retention: float = 0.0
+    """Seconds for which the KV of the prompt and its answer is asked to stay cached after it was computed or used, while memory allows; 0..604800."""
     skip_special_tokens: bool = True
     """Leave control tokens out of the text; token ids always hold them."""
 
@@ -103,6 +109,10 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
+        salt: object = self.cache_salt
+        if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_CHARS):
+            raise invalid("cache_salt", salt, f"a string of 1 to {MAX_SALT_CHARS} characters")
+        _number("cache_retention", self.cache_retention, 0.0, MAX_RETENTION_SECONDS)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             _flag(name, getattr(self, name))
 

@@ -103,8 +103,9 @@ class SchedulerTable(Table):
     """Most tokens of one prompt in a step; 0: what the budget leaves, but half of a CPU's own budget."""
     watermark: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.01
     """Part of the pool that a new request must leave free."""
-    preemption: Annotated[Literal["auto", "recompute", "swap"], _only("auto", "recompute", reason="preemption by swap is not there yet")] = "auto"
-    """How a victim's blocks are taken: computed again later."""
+    preemption: Literal["auto", "recompute", "swap"] = "auto"
+    """What becomes of a victim's blocks, unless the policy says it: computed again later, or parked in the swap space (`cpu-swap`) and
+    copied back. `auto` takes what is quicker by the rates that were measured."""
     max_queued_requests: Annotated[int, Field(ge=1, le=10**6)] = 256
     """Requests that may wait; more are refused as overload."""
     max_queued_tokens: Annotated[int, Field(ge=0, le=2**40)] = 0
@@ -146,6 +147,10 @@ class AllocatorTable(Table):
     """Blocks of the pool; 0: from the memory there is."""
     stack: Texts | None = None
     """Layers, top to bottom. Not set: those installed of `cpu-swap` (GPU only), `lru-prefix`, `free-list`."""
+    hash: Literal["sha256", "xxh3-128"] = "sha256"
+    """Of block keys, which name blocks outside of this process; inside, keys are compared whole, so a collision cannot change an answer."""
+    hash_seed: Annotated[str, Field(max_length=256)] = ""
+    """Any text gives equal prefixes equal keys in every process that has the same; empty: random, so that nobody can make two prompts collide."""
     options: dict[str, Options] = {}
     """One table for each layer: `[block_allocator.options.NAME]`."""
 
