@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from .block_allocator import AllocatorStats
@@ -44,7 +44,7 @@ class EngineStats:
     num_steps: int
     num_host_blocks: int = 0
     """Of the swap space; 0: there is none."""
-    memory: AllocatorStats = AllocatorStats()
+    memory: AllocatorStats = field(default_factory=AllocatorStats)
     """Blocks by state, and sampled times. At most a tenth of a second old while the engine is busy."""
     num_prefix_queries: int = 0
     """Prompt tokens that were looked for in the prefix cache, counted once a request, when its first step has committed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .block_allocator import AllocatorStats
@@ -29,7 +29,7 @@ class StepStats:
     """Of num_preempted: those that were parked on the host."""
     num_copies: int = 0
     """Blocks copied before it: forks, parking, and coming back."""
-    memory: AllocatorStats = AllocatorStats()
+    memory: AllocatorStats = field(default_factory=AllocatorStats)
     """Blocks by state, once it was committed."""
 
 

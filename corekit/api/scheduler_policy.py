@@ -204,8 +204,8 @@ class StepPlan(Protocol):
         """Take request's blocks and seat; what it got in this step goes back to the budget. None: the core's own rule.
 
         "swap" parks what was computed on the host (state PARKED), and falls back to "recompute" where the stack cannot swap
-        or has no room. What is still in the prefix cache is neither copied nor computed again, in either mode. Raises ValueError when request holds no blocks, and for
-        an unknown mode.
+        or has no room. What is still in the prefix cache is neither copied nor computed again, in either mode. Raises
+        ValueError when request holds no blocks, and for an unknown mode.
         """
         ...
 

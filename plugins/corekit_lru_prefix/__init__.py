@@ -1,0 +1,1 @@
+"""Bundled plugin: the prefix cache `lru-prefix`, a layer of the allocator stack."""
