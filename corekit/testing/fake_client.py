@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from corekit.api import (
+    AllocatorStats,
     BuildContext,
     CompletionOutput,
+    Durations,
     EngineStats,
     FinishReason,
     Health,
@@ -35,6 +37,41 @@ def bytes_tokenizer() -> Tokenizer:
 
 def _facts() -> ModelFacts:
     return ModelFacts(name="fake", aliases=(), source="none", max_model_len=512, vocab_size=257, supports_logprobs=True, created=1)
+
+
+def _counts() -> EngineStats:
+    """Of an engine that has everything that can be counted."""
+    return EngineStats(
+        num_running=0,
+        num_waiting=0,
+        num_blocks=8,
+        num_free_blocks=6,
+        block_size=16,
+        num_prompt_tokens=11,
+        num_output_tokens=22,
+        num_cached_tokens=16,
+        num_preemptions=3,
+        num_finished={"stop": 4, "length": 5},
+        num_steps=9,
+        num_host_blocks=10,
+        memory=AllocatorStats(
+            num_free=4,
+            num_idle=2,
+            num_host_used=5,
+            num_host_cached=3,
+            num_evicted=7,
+            num_retained=1,
+            residency=Durations(bounds=(1.0, 60.0), counts=(1, 2, 4), sum=500.0),
+            idle_before_evict=Durations(bounds=(1.0, 60.0), counts=(2, 3, 2), sum=300.0),
+            reuse_gap=Durations(bounds=(1.0, 60.0), counts=(0, 0, 0), sum=0.0),
+        ),
+        num_prefix_queries=48,
+        num_prefix_hits=32,
+        num_swap_preemptions=2,
+        num_swap_refusals=1,
+        num_bytes_to_host=4096,
+        num_bytes_to_device=2048,
+    )
 
 
 @dataclass
@@ -62,6 +99,8 @@ class FakeClient:
     """Of the requests in `seen`."""
     loops: set[asyncio.AbstractEventLoop] = field(default_factory=set)
     """Those on which requests came in."""
+    counts: EngineStats = field(default_factory=_counts)
+    """What `stats` says; the requests that run are counted."""
     num_aborted: int = 0
     """Requests whose generator was closed before its end, or aborted by id."""
     tokenizer: Tokenizer = field(default_factory=bytes_tokenizer)
@@ -99,19 +138,7 @@ class FakeClient:
         return there
 
     def stats(self) -> EngineStats:
-        return EngineStats(
-            num_running=len(self.alive),
-            num_waiting=0,
-            num_blocks=8,
-            num_free_blocks=6,
-            block_size=16,
-            num_prompt_tokens=11,
-            num_output_tokens=22,
-            num_cached_tokens=0,
-            num_preemptions=3,
-            num_finished={"stop": 4, "length": 5},
-            num_steps=9,
-        )
+        return replace(self.counts, num_running=len(self.alive))
 
     def health(self) -> Health:
         return Health(state="dead", reason=self.dead) if self.dead else Health(state="ready")

@@ -23,7 +23,6 @@ HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "serv
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
-    "cache_salt": (),
     "chat_template": (),
     "documents": (),
     "echo": (False,),
@@ -39,7 +38,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (),
     "prediction": (),
     "prompt_cache_options": (),
-    "prompt_cache_retention": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),

@@ -10,6 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from corekit.api import CompletionOutput, EngineClient
 
+from .memory_metrics import device_memory, host_memory
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _REASONS = ("stop", "length", "abort", "error")
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -27,7 +29,7 @@ class EngineCounts:
         used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
         yield GaugeMetricFamily("corekit_num_requests_running", "Requests that hold a seat.", stats.num_running)
         yield GaugeMetricFamily("corekit_num_requests_waiting", "Requests in the queue.", stats.num_waiting)
-        yield GaugeMetricFamily("corekit_kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", used)
+        yield GaugeMetricFamily("corekit_kv_cache_usage_perc", "Share of KV blocks that requests use, 0 to 1; cached ones that nobody uses are free.", used)
         yield CounterMetricFamily("corekit_prompt_tokens", "Prompt tokens of accepted requests.", stats.num_prompt_tokens)
         yield CounterMetricFamily("corekit_generation_tokens", "Tokens generated.", stats.num_output_tokens)
         yield CounterMetricFamily("corekit_num_preemptions", "Times a request lost its blocks.", stats.num_preemptions)
@@ -35,6 +37,9 @@ class EngineCounts:
         for reason in _REASONS:
             finished.add_metric([reason], stats.num_finished.get(reason, 0))
         yield finished
+        yield from device_memory(stats)
+        if stats.num_host_blocks:
+            yield from host_memory(stats)
 
 
 class Meters:

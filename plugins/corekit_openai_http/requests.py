@@ -39,7 +39,12 @@ _SAMPLING = (
     "ignore_eos",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "cache_salt",
+    "cache_retention",
 )
+
+_RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "24h": 24 * 3600.0}
+"""OpenAI's words for how long a prefix stays cached, in seconds."""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +77,9 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    cache_retention: float | None = None
+    prompt_cache_retention: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     request_id: str | None = None
@@ -141,6 +149,8 @@ def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) ->
 
 def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, logprobs: int | None, names: dict[str, str]) -> Job:
     given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    if body.prompt_cache_retention is not None:
+        given["cache_retention"] = _RETENTIONS[body.prompt_cache_retention]
     return Job(
         model=body.model,
         prompts=prompts,
@@ -165,6 +175,8 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
     check_model(body.model, model, options)
     _bounded("n", body.n, 1, options.max_n)
     _bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
+    if body.prompt_cache_retention is not None:
+        _check_retention(body.prompt_cache_retention, body.cache_retention)
     if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
         raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes", "request_id")
     if body.stream_options is not None:
@@ -175,6 +187,14 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
                 raise unsupported(f"stream_options.{name}", (False,))
     if not model.supports_logprobs and (body.logprobs or body.logprobs == 0) and body.logprobs is not False:
         raise invalid("logprobs are not supported by the sampler of this server. Leave the field out", "logprobs", code="unsupported_parameter")
+
+
+def _check_retention(word: str, seconds: float | None) -> None:
+    if word not in _RETENTIONS:
+        message = f'prompt_cache_retention must be "in_memory" or "24h", got {cut(word)!r}. For any other time use cache_retention, in seconds'
+        raise invalid(message, "prompt_cache_retention")
+    if seconds is not None:
+        raise invalid("prompt_cache_retention and cache_retention exclude each other: both say how long the prefix stays cached", "prompt_cache_retention")
 
 
 def _check_size(job: Job, model: ModelFacts, options: HttpOptions) -> None:

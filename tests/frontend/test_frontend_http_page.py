@@ -21,7 +21,7 @@ from corekit_openai_http.requests import ChatBody, Common, CompletionBody, Job, 
 from http_live import MODEL, Live, PlainClient
 
 from corekit.api import InvalidRequest
-from corekit.api.types import MAX_STOP_CHARS, MAX_STOP_IDS, MAX_STOPS
+from corekit.api.types import MAX_SALT_CHARS, MAX_STOP_CHARS, MAX_STOP_IDS, MAX_STOPS
 
 PAGE = (Path(__file__).parents[2] / "docs/http.md").read_text("utf-8")
 CLIENT = PlainClient()
@@ -124,6 +124,7 @@ def test_every_field_that_is_a_number_has_bounds_on_the_page() -> None:
         (COMPLETIONS, "prompt", [OPTIONS.max_prompts]),
         (CHAT, "messages", [1, MAX_MESSAGES]),
         (BOTH, "request_id", [1, 64]),
+        (BOTH, "cache_salt", [1, MAX_SALT_CHARS]),
     ],
 )
 def test_sizes(heading: str, field: str, numbers: list[int]) -> None:

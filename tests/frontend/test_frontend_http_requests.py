@@ -86,6 +86,16 @@ def chat(live: Live, **fields: Any) -> Any:
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"bad_words": "one"}, "bad_words"),
         ({"bad_words": [""]}, "bad_words"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"cache_salt": "x" * 257}, "cache_salt"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"cache_retention": -1}, "cache_retention"),
+        ({"cache_retention": 604801}, "cache_retention"),
+        ({"cache_retention": "1h"}, "cache_retention"),
+        ({"prompt_cache_retention": "12h"}, "prompt_cache_retention"),
+        ({"prompt_cache_retention": 3600}, "prompt_cache_retention"),
+        ({"prompt_cache_retention": "24h", "cache_retention": 5}, "prompt_cache_retention"),
+        ({"prompt_cache_options": {"ttl": "30m"}}, "prompt_cache_options"),
         ({"store": True}, "store"),
         ({"temprature": 1}, "temprature"),
         ({"model": 5}, "model"),
@@ -221,6 +231,25 @@ def test_fields_reach_the_engine(live: Live) -> None:
     assert params.n == 2
 
 
+@pytest.mark.parametrize("ask", [complete, chat])
+@pytest.mark.parametrize(
+    ("fields", "salt", "retention"),
+    [
+        ({}, None, 0),
+        ({"cache_salt": None, "cache_retention": None, "prompt_cache_retention": None}, None, 0),
+        ({"cache_salt": "tenant-é", "cache_retention": 90}, "tenant-é", 90),
+        ({"cache_salt": "x" * 256, "cache_retention": 604800}, "x" * 256, 604800),
+        ({"prompt_cache_retention": "24h"}, None, 86400),
+        ({"prompt_cache_retention": "in_memory", "prompt_cache_key": "k"}, None, 0),
+    ],
+)
+def test_the_engine_hears_of_the_cache(live: Live, ask: Any, fields: dict[str, Any], salt: str | None, retention: float) -> None:
+    response = ask(live, **fields)
+    assert response.status_code == 200, response.text
+    params = CLIENT.seen[-1][2]
+    assert (params.cache_salt, params.cache_retention) == (salt, retention)
+
+
 def test_defaults_of_max_tokens(live: Live) -> None:
     complete(live)
     assert CLIENT.seen[-1][2].max_tokens == 16
@@ -297,6 +326,10 @@ def test_malformed_bodies(live: Live, content: bytes, status: int, code: str) ->
         ({"prompt": [["a"]]}, "prompt[0][0] has a wrong value: expected integer, got string"),
         ({"prompt": ["a", 1]}, "prompt[1] must be a string or an array of token ids"),
         ({"model": "x" * 99}, f"The model '{'x' * 57}...' does not exist here. This server has: {MODEL}"),
+        (
+            {"prompt_cache_retention": "1h"},
+            'prompt_cache_retention must be "in_memory" or "24h", got \'1h\'. For any other time use cache_retention, in seconds',
+        ),
         ({"temprature": 1}, "temprature is not a field that this server knows. Did you mean temperature?"),
         ({"zzz": 1}, "zzz is not a field that this server knows"),
     ],
