@@ -1,0 +1,215 @@
+"""The prefix cache: blocks that were published stay findable after their last owner until their room is needed.
+
+Knows blocks and keys, and when they were idle; nothing of requests, of hashes, or of what lies above and beneath.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count, islice
+
+from corekit.api import AllocatorStats, BlockAllocator, BlockKey, BlockRef, Blocks, CachedBlock, PrefixMatch, PrefixQuery
+
+from .lifetimes import Lifetimes
+from .options import LruPrefixOptions
+from .retention import Retention
+
+
+class LruPrefix:
+    """Invariant: a key finds one block, and that block has this key alone; it is idle, or used as far as this layer knows.
+
+    Idle blocks stand in `_idle`, least recently used first; of a table that was given back, later ones before earlier ones.
+    An eviction that meets a retained one there sets it `_aside`: what is aside is older than all in `_idle`, in the same order.
+    Once its deadline has passed it is `_ripe` and goes first, the oldest before the others; before that it goes last.
+    """
+
+    prefix_cache = True
+
+    def __init__(self, inner: BlockAllocator, options: LruPrefixOptions, *, clock: Callable[[], float], seed: int = 0) -> None:
+        self.inner = inner
+        self._found: dict[BlockKey, CachedBlock] = {}
+        self._key_of: dict[int, BlockKey] = {}
+        self._idle: OrderedDict[BlockKey, int] = OrderedDict()
+        self._aside: OrderedDict[BlockKey, tuple[int, int]] = OrderedDict()
+        """Key -> block, and its number in the order in which they came here."""
+        self._ripe: list[tuple[int, BlockKey]] = []
+        """A heap; an entry whose number is not the key's own any more is void."""
+        self._number = count()
+        self._retention = Retention(int(options.max_retained * inner.available), clock)  # nothing is used while the stack is built
+        self._lifetimes = Lifetimes(options.sample_every, clock, seed)
+        self._until_watched = self._lifetimes.gap() if options.sample_every else 0
+        self._sink: Callable[[int, BlockKey], None] | None = None
+        self._num_evicted = 0
+
+    @property
+    def available(self) -> int:
+        return self.inner.available + len(self._idle) + len(self._aside)
+
+    def take(self, count: int) -> Blocks | None:
+        free = self.inner.available
+        if count <= free:
+            return self.inner.take(count)
+        if count > free + len(self._idle) + len(self._aside):
+            return None
+        if not free:
+            return Blocks(tuple(self._evict(count)))
+        below = self.inner.take(free)
+        return None if below is None else Blocks((*below.ids, *self._evict(count - free)))
+
+    def _evict(self, count: int) -> list[int]:
+        """So many idle blocks lose their keys; they are there."""
+        found, key_of, watched, sink = self._found, self._key_of, self._lifetimes.watched, self._sink
+        oldest = self._oldest if self._aside or self._retention.until else partial(self._idle.popitem, last=False)
+        if self._retention.until:
+            self._ripen()
+        ids = []
+        for _ in range(count):
+            key, block = oldest()
+            del found[key], key_of[block]
+            if key in watched:
+                self._lifetimes.evicted(key)
+            if sink is not None:
+                sink(block, key)
+            ids.append(block)
+        self._num_evicted += count
+        return ids
+
+    def _oldest(self) -> tuple[BlockKey, int]:
+        """Take the block out that goes next, while some are retained or aside."""
+        ripe, idle, aside = self._ripe, self._idle, self._aside
+        while ripe:
+            number, key = heappop(ripe)
+            if key in aside and aside[key][1] == number:
+                return key, aside.pop(key)[0]
+        while idle:
+            key, block = idle.popitem(last=False)
+            if key not in self._retention.until:
+                return key, block
+            aside[key] = block, next(self._number)
+        key, (block, _) = aside.popitem(last=False)
+        self._retention.forget(key)
+        return key, block
+
+    def _ripen(self) -> None:
+        """Retained blocks whose deadline has passed are blocks like others."""
+        for key in self._retention.expire():
+            if key in self._aside:
+                heappush(self._ripe, (self._aside[key][1], key))
+
+    def give(self, blocks: Blocks) -> None:
+        key_of, idle, watched = self._key_of, self._idle, self._lifetimes.watched
+        private = []
+        for block in reversed(blocks.ids):
+            key = key_of.get(block)
+            if key is None:
+                private.append(block)
+                continue
+            idle[key] = block
+            if key in watched:
+                self._lifetimes.given(key)
+        if private:
+            self.inner.give(Blocks(tuple(reversed(private))))
+
+    def find(self, query: PrefixQuery) -> PrefixMatch:
+        blocks: list[CachedBlock] = []
+        for cached in map(self._found.get, query.keys):
+            if cached is None:
+                break
+            blocks.append(cached)
+        idle = sum(map(self._idle.__contains__, islice(query.keys, len(blocks))))
+        if self._aside:
+            idle += sum(map(self._aside.__contains__, islice(query.keys, len(blocks))))
+        return PrefixMatch(tuple(blocks), idle)
+
+    def hold(self, match: PrefixMatch) -> Blocks | None:
+        found, idle, aside, watched = self._found, self._idle, self._aside, self._lifetimes.watched
+        for cached in match.blocks:
+            there = found.get(cached.key)
+            if there is not cached and there != cached:  # the same, or one that a layer above has made anew
+                return None
+        for cached in match.blocks:
+            key = cached.key
+            if key in idle:
+                del idle[key]
+            elif key in aside:
+                del aside[key]
+            else:
+                continue
+            if key in watched:
+                self._lifetimes.held(key)
+        return Blocks(tuple([cached.place.block for cached in match.blocks]))
+
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        there = self._found.get(key)
+        if there is None:
+            if self._key_of.setdefault(block, key) is not key:
+                raise ValueError(
+                    f"publish of block {block} under {key!r}: it holds {self._key_of[block]!r} already, and a full block does not change. "
+                    "Whoever called gave it two contents. Publish each block of a table under its own key"
+                )
+            self._found[key] = CachedBlock(key, BlockRef(block))
+            if self._until_watched:
+                self._count(key)
+        elif there.place.block != block:
+            return False
+        if retain_until is not None:
+            self._retain(key, retain_until)
+        return True
+
+    def _count(self, key: BlockKey) -> None:
+        self._until_watched -= 1
+        if not self._until_watched:
+            self._lifetimes.watch(key)
+            self._until_watched = self._lifetimes.gap()
+
+    def _retain(self, key: BlockKey, until: float) -> None:
+        """As far as the bound allows."""
+        if key not in self._retention.until and self._retention.full():
+            self._ripen()
+            if self._retention.full():
+                return
+        self._retention.prolong(key, until)
+
+    def stats(self) -> AllocatorStats:
+        if self._retention.until:
+            self._ripen()
+        below, lives = self.inner.stats(), self._lifetimes
+        return replace(
+            below,
+            num_idle=below.num_idle + len(self._idle) + len(self._aside),
+            num_evicted=below.num_evicted + self._num_evicted,
+            num_retained=below.num_retained + len(self._retention.until),
+            residency=lives.residency.durations,
+            idle_before_evict=lives.idle_before_evict.durations,
+            reuse_gap=lives.reuse_gap.durations,
+        )
+
+    def set_sink(self, sink: Callable[[int, BlockKey], None]) -> None:
+        self._sink = sink
+
+    def audit(self) -> Sequence[str]:
+        return list(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        found = {key: cached.place.block for key, cached in self._found.items()}
+        if {block: key for key, block in found.items()} != self._key_of or len(found) != len(self._key_of):
+            yield "lru-prefix: the blocks that keys find and the keys that blocks hold differ"
+        idle = {**{key: block for key, (block, _) in self._aside.items()}, **self._idle}
+        if len(idle) != len(self._idle) + len(self._aside):
+            yield "lru-prefix: a block is idle twice"
+        if idle.items() - found.items():
+            yield f"lru-prefix: {len(idle.items() - found.items())} idle blocks are not found by their key"
+        if lost := self._lifetimes.watched.keys() - found:
+            yield f"lru-prefix: {len(lost)} watched blocks are not found by their key"
+        retained = self._retention.until
+        if lost := retained.keys() - found:
+            yield f"lru-prefix: {len(lost)} retained blocks are not found by their key"
+        if len(retained) > self._retention.most:
+            yield f"lru-prefix: {len(retained)} blocks are retained, {self._retention.most} are allowed"
+        ripe = {key for number, key in self._ripe if key in self._aside and self._aside[key][1] == number}
+        if stuck := self._aside.keys() - retained.keys() - ripe:
+            yield f"lru-prefix: {len(stuck)} blocks were set aside for a retention that is over"

@@ -1,0 +1,30 @@
+"""Options of lru-prefix, with their bounds. Light: importing it imports no layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LruPrefixOptions:
+    """Plain values as written in TOML, each within its bounds. Raises ValueError with every problem at once."""
+
+    max_retained: float = 0.25
+    """Most of the pool that requests may retain (`cache_retention`), as a share: 0 to 0.9; 0: retention is ignored."""
+    sample_every: int = 64
+    """One published block in so many, on average, is watched for the statistics of residency and reuse; 0 to 2**20; 0: none."""
+
+    def __post_init__(self) -> None:
+        found = [
+            *_bounded("max_retained", self.max_retained, 0, 0.9, "a share of the pool; the rest stays for those who ask for nothing"),
+            *_bounded("sample_every", self.sample_every, 0, 2**20, "one block in so many is watched; 0 watches none"),
+        ]
+        if found:
+            raise ValueError("out of bounds: " + "; ".join(found) + ". Correct them in [block_allocator.options.lru-prefix]")
+
+
+def _bounded(name: str, value: float, least: float, most: float, meaning: str) -> list[str]:
+    if isinstance(value, bool) or not math.isfinite(value) or not least <= value <= most:
+        return [f"{name} must be from {least:.7g} to {most:.7g}, got {value!r} ({meaning})"]
+    return []
