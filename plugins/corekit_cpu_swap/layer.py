@@ -1,0 +1,185 @@
+"""The layer `cpu-swap`: parks tables in the host's memory and keeps there what the layer beneath evicts. Knows no requests and copies nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from corekit.api import (
+    AllocatorStats,
+    BlockAllocator,
+    BlockKey,
+    BlockRef,
+    Blocks,
+    CachedBlock,
+    CopyJournal,
+    PrefixMatch,
+    PrefixQuery,
+    SupportsEvictionSink,
+    SupportsPrefixCache,
+    Ticket,
+)
+
+from .slots import HostSlots
+
+
+class CpuSwap:
+    """Invariant: whatever a ticket lists can be read, on the host or, by its key, on the device. All else is HostSlots'.
+
+    The host tier is inclusive: what comes back by copy stays cached there. Device blocks are the business of the layer
+    beneath, whose methods are bound as they are. Its eviction sink is used here and not passed on: a layer above would be
+    told of half of what this one forgets, since a host slot has no device block to name.
+    """
+
+    def __init__(self, inner: BlockAllocator, journal: CopyJournal, *, num_slots: int, max_cached: int) -> None:
+        self.inner = inner
+        self.num_host_blocks = num_slots
+        self._journal = journal
+        self._slots = HostSlots(num_slots, max_cached)
+        self._catches = False
+        if isinstance(inner, SupportsEvictionSink) and num_slots:
+            inner.set_sink(self._catch)
+            self._catches = True
+        self.take = inner.take
+        self.give = inner.give
+        self.publish = inner.publish
+        self.find = self._find if num_slots else inner.find
+        self.hold = self._hold if num_slots else inner.hold
+
+    @property
+    def prefix_cache(self) -> bool:
+        return isinstance(self.inner, SupportsPrefixCache) and self.inner.prefix_cache
+
+    @property
+    def available(self) -> int:
+        return self.inner.available
+
+    # -- prefixes: the device first, then the host
+
+    def _find(self, query: PrefixQuery) -> PrefixMatch:
+        match, keys, filled = self.inner.find(query), query.keys, self._slots.filled
+        gap = len(match.blocks)
+        if gap == len(keys) or filled(keys[gap]) is None:
+            return match
+        found, num_taken = list(match.blocks), match.num_taken
+        for at in range(gap, len(keys)):
+            key = keys[at]
+            if at > gap and (one := self.inner.find(PrefixQuery((key,), query.group))).blocks:
+                found += one.blocks
+                num_taken += one.num_taken
+            elif (slot := filled(key)) is not None:
+                found.append(CachedBlock(key, BlockRef(slot, True)))
+                num_taken += 1
+            else:
+                break
+        return PrefixMatch(tuple(found), num_taken)
+
+    def _hold(self, match: PrefixMatch) -> Blocks | None:
+        hits = [cached.place.block for cached in match.blocks if cached.place.on_host]
+        if not hits:
+            return self.inner.hold(match)
+        keys = [cached.key for cached in match.blocks]
+        if match.num_taken > self.available or self._find(PrefixQuery(keys)) != match:
+            return None
+        for slot in hits:
+            self._slots.refer(slot)
+        held = self._gather(keys, [cached.place.block for cached in match.blocks])
+        self._slots.release(hits)
+        return held
+
+    def _gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int]) -> Blocks | None:
+        """Device blocks for these keys, by slot where the device has none; None, changing nothing, for want of blocks.
+
+        Slots that are read are referenced. What the device has is held before anything is taken, so nothing of it is evicted.
+        """
+        runs = self._runs(keys)
+        num_copied = len(keys) - sum(len(run.blocks) for _, run in runs)
+        if num_copied + sum(run.num_taken for _, run in runs) > self.available:
+            return None
+        table = [0] * len(keys)
+        for start, run in runs:
+            held = self.inner.hold(self.inner.find(PrefixQuery([cached.key for cached in run.blocks])))
+            assert held is not None, "the layer beneath refused to hold what it found"
+            table[start : start + len(held.ids)] = held.ids
+        missing = [at for at, block in enumerate(table) if not block]
+        taken = self.inner.take(num_copied) if missing else Blocks()
+        assert taken is not None, "the layer beneath refused what it says is available"
+        for at, block in zip(missing, taken.ids, strict=True):
+            assert not self._slots.is_awaited(slots[at]), "the layer beneath dropped a key and did not tell the sink"
+            self._journal.copy(BlockRef(slots[at], True), BlockRef(block))
+            if (key := keys[at]) is not None:
+                self.inner.publish(block, key)
+            table[at] = block
+        return Blocks(tuple(table))
+
+    def _runs(self, keys: Sequence[BlockKey | None]) -> list[tuple[int, PrefixMatch]]:
+        """Where keys are on the device: index of the first, and the match. One question for the usual case, single keys after a gap."""
+        chain: list[BlockKey] = []
+        for key in keys:
+            if key is None:
+                break
+            chain.append(key)
+        match = self.inner.find(PrefixQuery(chain)) if chain else PrefixMatch()
+        runs = [(0, match)] if match.blocks else []
+        for at in range(len(match.blocks) + 1, len(keys)):
+            later = keys[at]
+            if later is not None and (one := self.inner.find(PrefixQuery((later,)))).blocks:
+                runs.append((at, one))
+        return runs
+
+    def _catch(self, block: int, key: BlockKey) -> None:
+        """The sink: a device block is about to lose its key."""
+        slots = self._slots
+        slot = slots.slot_of.get(key)
+        if slot is None:
+            slot = slots.keep(key)
+            if slot is None:
+                return
+        elif slots.is_awaited(slot):
+            slots.fill(slot)
+        else:
+            slots.touch(slot)
+            return
+        self._journal.copy(BlockRef(block), BlockRef(slot, True))
+
+    # -- parking
+
+    def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
+        slots = self._slots
+        known = [None if key is None else slots.slot_of.get(key) for key in keys]
+        if known.count(None) > slots.room_beside(known):
+            return None
+        for slot in known:
+            if slot is not None:
+                slots.refer(slot)  # before anything is claimed, which displaces what is cached
+        there = {at for start, run in self._runs(keys) for at in range(start, start + len(run.blocks))} if self._catches else set()
+        table = []
+        for at, (block, key, slot) in enumerate(zip(blocks.ids, keys, known, strict=True)):
+            if slot is None:
+                slot = slots.claim(key, awaited=at in there)
+                if at not in there:
+                    self._journal.copy(BlockRef(block), BlockRef(slot, True))
+            table.append(slot)
+        return Ticket(tuple(table))
+
+    def swap_in(self, ticket: Ticket) -> Blocks | None:
+        held = self._gather([self._slots.key_of(slot) for slot in ticket.slots], ticket.slots)
+        if held is not None:
+            self._slots.release(ticket.slots)
+        return held
+
+    def drop(self, ticket: Ticket) -> None:
+        self._slots.release(ticket.slots)
+
+    # -- what others look at
+
+    def stats(self) -> AllocatorStats:
+        below, slots = self.inner.stats(), self._slots
+        return replace(
+            below,
+            num_host_used=below.num_host_used + slots.count - slots.num_free,
+            num_host_cached=below.num_host_cached + slots.num_cached,
+        )
+
+    def audit(self) -> Sequence[str]:
+        return [f"cpu-swap: {problem}" for problem in self._slots.audit()]

@@ -1,0 +1,44 @@
+"""How many blocks the swap space has, and whether the host has that much memory. Counts bytes; knows no blocks by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .options import CpuSwapOptions
+
+GIB = 1 << 30
+_MEMINFO = Path("/proc/meminfo")
+
+
+def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: int | None) -> int:
+    """The number of host blocks. available: bytes of the host that are free, None where nobody knows. Raises ValueError when they do not fit."""
+    if not options.num_host_blocks and not options.swap_space_gib:
+        return 0
+    if bytes_per_block is None or bytes_per_block < 1:
+        raise ValueError(
+            f"a block takes {bytes_per_block} bytes in this context, so the swap space cannot be counted. The attention backend has to say it first"
+        )
+    if options.num_host_blocks:
+        asked, count = f"num_host_blocks = {options.num_host_blocks}", options.num_host_blocks
+    else:
+        asked, count = f"swap_space_gib = {options.swap_space_gib:g}", int(options.swap_space_gib * GIB) // bytes_per_block
+    if not count:
+        raise ValueError(f"{asked} does not hold one block of {bytes_per_block:,} bytes. Ask for more, or for 0 to go without swap space")
+    needed = count * bytes_per_block
+    if available is not None and needed > available:
+        raise ValueError(
+            f"{asked}: {count:,} blocks of {bytes_per_block:,} bytes take {needed / GIB:,.2f} GiB, and {available / GIB:,.2f} GiB of the host's memory are "
+            f"available, which is {available // bytes_per_block:,} blocks. Ask for less, free memory, or take cpu-swap out of the stack"
+        )
+    return count
+
+
+def available_memory(meminfo: Path = _MEMINFO) -> int | None:
+    """Bytes that a program may take without pushing others out; None where the system does not say."""
+    try:
+        for line in meminfo.read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
