@@ -18,8 +18,6 @@ INSTALL = (
     " Install the distribution that has it (corekit itself for corekit's own parts: from a mere source tree they are unknown), "
     'or name its module, as in [plugins] import = ["corekit_openai_http"].'
 )
-LATER = ("cpu-swap", "lru-prefix")
-"""Corekit's own parts that are still to come."""
 ACCEPTED = tuple(version for version in (API_VERSION, API_VERSION - 1) if version > 0)
 """Versions of the contract: this one, and the one before once there is one."""
 
@@ -109,8 +107,6 @@ class Catalog:
 
     def _advice(self, name: str, names: Iterable[str]) -> str:
         """What to do about a name that is not there. Nobody knows the parts of a distribution that was left alone."""
-        if name in LATER:
-            return " It is not part of this version yet."
         blocked = {plugin.distribution for plugin in self.discovery.blocked}
         kept_out = f" [plugins] block keeps out {listed(blocked)}: if the part is in there, remove it from the list." if blocked else ""
         return near(name, names) + kept_out or INSTALL

@@ -53,6 +53,7 @@ def _write(before: EngineStats, now: EngineStats, seconds: float) -> None:
         "kv_cache_usage": round(used, 3),
         "num_preemptions": num_preempted,
     }
+    words, more = _of_memory(before, now)
     log.info(
         "%d running, %d waiting, %.1f prompt and %.1f output tokens/s, KV cache %.1f %% used%s",
         now.num_running,
@@ -60,6 +61,25 @@ def _write(before: EngineStats, now: EngineStats, seconds: float) -> None:
         num_prompt / seconds,
         num_output / seconds,
         100 * used,
-        f", {num_preempted} preempted" if num_preempted else "",
-        extra=fields,
+        "".join(f", {word}" for word in words),
+        extra=fields | more,
     )
+
+
+def _of_memory(before: EngineStats, now: EngineStats) -> tuple[list[str], dict[str, float]]:
+    """What only some engines have to say, in words and as fields: hits of the prefix cache, swap space, who gave way."""
+    words: list[str] = []
+    fields: dict[str, float] = {}
+    if num_queries := now.num_prefix_queries - before.num_prefix_queries:
+        hits = (now.num_prefix_hits - before.num_prefix_hits) / num_queries
+        fields["prefix_cache_hit_rate"] = round(hits, 3)
+        words.append(f"{100 * hits:.1f} % of prompt tokens cached")
+    if now.num_host_blocks:
+        parked = (now.memory.num_host_used - now.memory.num_host_cached) / now.num_host_blocks
+        fields["swap_space_usage"] = round(parked, 3)
+        words.append(f"swap space {100 * parked:.1f} % used")
+    num_swapped = now.num_swap_preemptions - before.num_swap_preemptions
+    if num_preempted := now.num_preemptions - before.num_preemptions:
+        fields["num_swap_preemptions"] = num_swapped
+        words.append(f"{num_preempted} preempted" + (f", {num_swapped} of them by swap" if num_swapped else ""))
+    return words, fields

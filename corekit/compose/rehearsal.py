@@ -13,7 +13,7 @@ from corekit.engine.blocks import CopyJournal
 
 from .composition import Composition
 from .errors import ConfigError
-from .stack import build_stack
+from .stack import build_stack, check_swap
 
 
 def rehearse(composition: Composition) -> None:
@@ -25,7 +25,8 @@ def rehearse(composition: Composition) -> None:
         backend = composition.one("attention_backend").build(context)
         context = replace(context, bytes_per_block=backend.bytes_per_block(context.kv_dtype))
         with _collected(problems):
-            build_stack(composition.chosen["block_allocator"], context)
+            parts = composition.chosen["block_allocator"]
+            check_swap(composition.config, parts, build_stack(parts, context))
     with _collected(problems):
         composition.one("scheduler_policy").build(context)
     if problems:

@@ -1,29 +1,68 @@
-"""Builds the allocator's layers, bottom up, and proves that none is disabled. Knows no layer by name."""
+"""Builds the allocator's layers, bottom up, and proves that none is disabled. Knows abilities, and no layer by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from corekit.api import BlockAllocator, BuildContext
+from corekit.api import BlockAllocator, BuildContext, SupportsPrefixCache, SupportsSwap
 
+from .config import Config
 from .errors import ConfigError, ended, place_of
 from .parts import Part
+
+
+def caches(layer: BlockAllocator) -> bool:
+    return isinstance(layer, SupportsPrefixCache) and layer.prefix_cache
+
+
+def swaps(layer: BlockAllocator) -> bool:
+    return isinstance(layer, SupportsSwap) and layer.num_host_blocks > 0
+
+
+ABILITIES: Mapping[str, Callable[[BlockAllocator], bool]] = {"the prefix cache": caches, "the swap space": swaps}
+"""What the core looks for at the top of the stack alone, so that every layer above the one that has it must pass it on."""
 
 
 def build_stack(parts: Sequence[Part], context: BuildContext) -> BlockAllocator:
     """The top of the stack. Raises ConfigError when a layer does not stand on the one beneath it."""
     inner: BlockAllocator | None = None
-    for part in reversed(parts):
+    names = [part.name for part in parts]
+    owners: dict[str, int] = {}
+    """Ability -> where the lowest layer that has it stands."""
+    for at, part in reversed(list(enumerate(parts))):
         try:
             layer: BlockAllocator = part.build(replace(context, inner=inner))
         except ValueError as error:
-            raise ConfigError(f"{part.place} = {[p.name for p in parts]}: {part.candidate}: {error}") from error
-        _check_stands(part, layer, inner, [p.name for p in parts])
+            raise ConfigError(f"{part.place} = {names}: {part.candidate}: {error}") from error
+        _check_stands(part, layer, inner, names)
+        for ability, has in ABILITIES.items():
+            if has(layer):
+                owners.setdefault(ability, at)
+            elif ability in owners:
+                raise ConfigError(_hidden(part, ability, names, at, owners[ability]))
         inner = layer
     if inner is None:
         raise ConfigError("[block_allocator] stack: a stack needs at least one layer")
     return inner
+
+
+def check_swap(config: Config, parts: Sequence[Part], stack: BlockAllocator) -> None:
+    """Raises ConfigError where victims are to be parked, and `stack`, which was built of parts, cannot park anybody."""
+    if config.scheduler.preemption != "swap" or swaps(stack):
+        return
+    if isinstance(stack, SupportsSwap):
+        lack, step = "has swap space without a single block", "Make it larger, as in [block_allocator.options.cpu-swap] swap_space_gib = 4"
+    else:
+        lack, step = "has no swap space", 'Put a layer on top that has, as in [block_allocator] stack = ["cpu-swap", "lru-prefix", "free-list"]'
+    where, names = config.place("scheduler", "preemption"), [part.name for part in parts]
+    raise ConfigError(f"{where} = 'swap': the stack {names} {lack}, so nobody could be parked. {step}; or leave preemption at 'auto'.")
+
+
+def _hidden(part: Part, ability: str, names: Sequence[str], at: int, owner: int) -> str:
+    order = [*names[:at], *names[at + 1 : owner + 1], names[at], *names[owner + 1 :]]
+    advice = f"Put it beneath: {order}" if owner + 1 < len(names) else "Leave it out: it cannot stand beneath a bottom"
+    return f"{part.place} = {list(names)}: {part.candidate} hides {ability} of {names[owner]} beneath it, which would be disabled. {advice}"
 
 
 def _check_stands(part: Part, layer: BlockAllocator, inner: BlockAllocator | None, names: Sequence[str]) -> None:

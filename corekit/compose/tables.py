@@ -91,7 +91,7 @@ class EngineTable(Table):
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """From which requests without a seed get theirs, in order of arrival."""
     log_stats: bool = True
-    """While it serves and has anything to do, one line every ten seconds: requests, tokens per second, use of the KV cache."""
+    """While it serves and has anything to do, one line every ten seconds: requests, tokens per second, use of the KV cache and its hits."""
 
 
 class SchedulerTable(Table):

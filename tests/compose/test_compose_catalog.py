@@ -58,12 +58,6 @@ def test_a_name_may_be_blocked(install: Install) -> None:
     assert "Install" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["lru-prefix", "cpu-swap"])
-def test_a_part_that_is_still_to_come(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"no such provider\. It is not part of this version yet\. Available: none\."):
-        catalog().find("block_allocator", name, "use")
-
-
 def test_two_of_one_name_need_the_distribution() -> None:
     two = catalog(provider("torch"), provider("torch"), distributions=("a", "b"))
     with pytest.raises(ConfigError, match="Say which: a:torch, b:torch"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corekit.api import EngineStats
+from corekit.api import AllocatorStats, EngineStats
 from corekit.compose.assemble import assemble
 from corekit.compose.load_log import EVERY_SECONDS, LoadLog
 
@@ -66,6 +66,25 @@ def test_what_is_done_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     record = caplog.records[0]
     assert (record.levelname, record.name) == ("INFO", "corekit.compose.load_log")
     assert (record.num_running, record.output_tokens_per_second, record.kv_cache_usage) == (2, 34.5, 0.37)  # type: ignore[attr-defined]
+
+
+def test_what_the_memory_did_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """Hits of these ten seconds, not of all; who gave way by swap; the swap space that parked requests use, as long as there is one."""
+    space = replace(IDLE, num_running=2, num_prefix_queries=4000, num_prefix_hits=400, num_host_blocks=200, num_swap_preemptions=1)
+    hits = replace(space, num_prefix_queries=5000, num_prefix_hits=1050, memory=AllocatorStats(num_host_used=80, num_host_cached=30))
+    parks = replace(hits, num_preemptions=6, num_swap_preemptions=4)
+    recomputes = replace(parks, num_prefix_queries=5100, num_preemptions=7, memory=AllocatorStats(num_host_cached=20, num_host_used=20))
+    lines = said(caplog, [space, hits, parks, recomputes])
+    assert [line.partition("KV cache 0.0 % used, ")[2] for line in lines] == [
+        "65.0 % of prompt tokens cached, swap space 25.0 % used",
+        "swap space 25.0 % used, 4 preempted, 3 of them by swap",
+        "0.0 % of prompt tokens cached, swap space 0.0 % used, 1 preempted",
+    ]
+    first, second, third = caplog.records
+    assert (first.prefix_cache_hit_rate, first.swap_space_usage) == (0.65, 0.25)  # type: ignore[attr-defined]
+    assert (second.num_preemptions, second.num_swap_preemptions) == (4, 3)  # type: ignore[attr-defined]
+    assert not hasattr(second, "prefix_cache_hit_rate"), "nobody asked, so there is no rate"
+    assert third.num_swap_preemptions == 0  # type: ignore[attr-defined]
 
 
 def test_rates_are_those_of_the_time_that_passed(caplog: pytest.LogCaptureFixture) -> None:

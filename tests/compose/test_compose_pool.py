@@ -14,7 +14,7 @@ from corekit.compose.discovery import Plugin
 from corekit.compose.errors import ConfigError
 from corekit.compose.memory import Pool, size_pool
 from corekit.compose.parts import Part
-from corekit.compose.stack import build_stack
+from corekit.compose.stack import build_stack, check_swap
 from corekit.compose.surroundings import step_limits
 
 NUMBERS: dict[str, Any] = {
@@ -141,6 +141,86 @@ def test_a_layer_that_refuses_its_place_says_so() -> None:
 
     with pytest.raises(ConfigError, match=r"\[block_allocator\] stack = \['odd', 'free'\]: odd from dist 1: put me last"):
         build_stack([layer("odd", build), FREE], CONTEXT)
+
+
+class Caching(Layer):
+    prefix_cache = True
+
+
+class Hiding(Layer):
+    """Passes on nothing but what every layer has."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Swapping(Hiding):
+    """Passes on what it has no ability for: of swapping, only what the stack looks at."""
+
+    def __init__(self, inner: BlockAllocator, num_host_blocks: int = 8) -> None:
+        super().__init__(inner)
+        self.num_host_blocks = num_host_blocks
+        self.prefix_cache = getattr(inner, "prefix_cache", False)
+
+    def swap_out(self, blocks: Any, keys: Any) -> Any: ...
+    def swap_in(self, ticket: Any) -> Any: ...
+    def drop(self, ticket: Any) -> None: ...
+
+
+LRU, PLAIN = layer("lru", lambda context: Caching(context.inner)), layer("plain", lambda context: Hiding(context.inner))
+HIDING_LRU = layer("lru", lambda context: type("Lru", (Hiding,), {"prefix_cache": True})(context.inner))
+SWAP, NO_SWAP = layer("swap", lambda context: Swapping(context.inner)), layer("swap", lambda context: Swapping(context.inner, 0))
+
+
+@pytest.mark.parametrize(
+    ("stack", "hider", "ability", "owner", "order"),
+    [
+        ([HIDING_LRU, SWAP, FREE], "lru", "the swap space", "swap", ["swap", "lru", "free"]),
+        ([PLAIN, LRU, FREE], "plain", "the prefix cache", "lru", ["lru", "plain", "free"]),
+        ([PLAIN, SWAP, LRU, FREE], "plain", "the prefix cache", "lru", ["swap", "lru", "plain", "free"]),
+        ([HIDING_LRU, SWAP, SWAP, FREE], "lru", "the swap space", "swap", ["swap", "swap", "lru", "free"]),
+    ],
+)
+def test_a_layer_that_hides_what_one_beneath_can_do_is_in_the_wrong_place(stack: list[Part], hider: str, ability: str, owner: str, order: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build_stack(stack, CONTEXT)
+    said = f"{hider} from dist 1 hides {ability} of {owner} beneath it, which would be disabled. Put it beneath: {order}"
+    assert str(refused.value) == f"f.toml: [block_allocator] stack = {[part.name for part in stack]}: {said}"
+    named = {part.name: part for part in stack}
+    build_stack([named[name] for name in order], CONTEXT)
+
+
+def test_what_a_bottom_can_do_may_not_be_hidden_either() -> None:
+    bottom = layer("bottom", lambda context: type("Bottom", (FreeList,), {"prefix_cache": True})(context.num_blocks))
+    with pytest.raises(ConfigError, match=r"plain .* hides the prefix cache of bottom beneath it, .* Leave it out: it cannot stand beneath a bottom"):
+        build_stack([PLAIN, bottom], CONTEXT)
+
+
+@pytest.mark.parametrize("stack", [[SWAP, LRU, FREE], [SWAP, FREE], [HIDING_LRU, NO_SWAP, FREE], [PLAIN, PLAIN, FREE]])
+def test_what_hides_nothing_may_stand_anywhere(stack: list[Part]) -> None:
+    build_stack(stack, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [
+        (
+            [LRU, FREE],
+            r"the stack \['lru', 'free'\] has no swap space, so nobody could be parked\. Put a layer on top that has, as in \[block_allocator\] stack",
+        ),
+        ([NO_SWAP, FREE], r"the stack \['swap', 'free'\] has swap space without a single block, .* swap_space_gib = 4; or leave preemption at 'auto'\."),
+        ([SWAP, FREE], None),
+    ],
+)
+def test_to_park_needs_a_stack_that_can(stack: list[Part], said: str | None) -> None:
+    built = build_stack(stack, CONTEXT)
+    for preemption in ("auto", "recompute", "swap"):
+        config = load(environ={}, given={"scheduler": {"preemption": preemption}})
+        if preemption == "swap" and said:
+            with pytest.raises(ConfigError, match=r"\[scheduler\] preemption = 'swap': " + said):
+                check_swap(config, stack, built)
+        else:
+            check_swap(config, stack, built)
 
 
 def test_the_proof_leaves_every_block_free() -> None:
