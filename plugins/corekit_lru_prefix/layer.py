@@ -41,7 +41,7 @@ class LruPrefix:
         self._number = count()
         self._retention = Retention(int(options.max_retained * inner.available), clock)  # nothing is used while the stack is built
         self._lifetimes = Lifetimes(options.sample_every, clock, seed)
-        self._until_watched = self._lifetimes.gap() if options.sample_every else 0
+        self._gap = self._lifetimes.gap() if options.sample_every else 0
         self._sink: Callable[[int, BlockKey], None] | None = None
         self._num_evicted = 0
 
@@ -63,9 +63,8 @@ class LruPrefix:
     def _evict(self, count: int) -> list[int]:
         """So many idle blocks lose their keys; they are there."""
         found, key_of, watched, sink = self._found, self._key_of, self._lifetimes.watched, self._sink
+        self._ripen()
         oldest = self._oldest if self._aside or self._retention.until else partial(self._idle.popitem, last=False)
-        if self._retention.until:
-            self._ripen()
         ids = []
         for _ in range(count):
             key, block = oldest()
@@ -152,19 +151,16 @@ class LruPrefix:
                     "Whoever called gave it two contents. Publish each block of a table under its own key"
                 )
             self._found[key] = CachedBlock(key, BlockRef(block))
-            if self._until_watched:
-                self._count(key)
+            if self._gap:
+                self._gap -= 1
+                if not self._gap:
+                    self._lifetimes.watch(key)
+                    self._gap = self._lifetimes.gap()
         elif there.place.block != block:
             return False
         if retain_until is not None:
             self._retain(key, retain_until)
         return True
-
-    def _count(self, key: BlockKey) -> None:
-        self._until_watched -= 1
-        if not self._until_watched:
-            self._lifetimes.watch(key)
-            self._until_watched = self._lifetimes.gap()
 
     def _retain(self, key: BlockKey, until: float) -> None:
         """As far as the bound allows."""
@@ -175,8 +171,7 @@ class LruPrefix:
         self._retention.prolong(key, until)
 
     def stats(self) -> AllocatorStats:
-        if self._retention.until:
-            self._ripen()
+        self._ripen()
         below, lives = self.inner.stats(), self._lifetimes
         return replace(
             below,

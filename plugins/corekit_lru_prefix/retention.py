@@ -44,7 +44,9 @@ class Retention:
         self._until.pop(key, None)
 
     def expire(self) -> list[BlockKey]:
-        """Drop the deadlines that have passed; whose they were."""
+        """Drop the deadlines that have passed; whose they were. Asks the clock only while something is retained."""
+        if not self._until:
+            return []
         now, passed, heap = self._clock(), [], self._heap
         while heap and heap[0][0] <= now:
             key = heappop(heap)[2]
