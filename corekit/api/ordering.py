@@ -39,9 +39,9 @@ def plan_in_order(step: StepPlan, *, admit: WaitingOrder | Key, victim: Key | No
 class WaitingOrder:
     """Those that wait, by a key; equals by arrival. A policy inherits from it, so that the engine tells it of every request.
 
-    Invariant: after `now(step)` the order holds exactly those in `step.waiting` and the victims that have not come back to it,
-    whatever it was told before. A key is read when a request begins to wait, and must not change while it waits. A request that
-    has left is not kept.
+    Invariant: after `now(step)` the order holds exactly those in `step.waiting`, and of those that are to come back to it
+    (victims, and who awaits a prefix) the ones that it was told of. A key is read when a request begins to wait, and must not
+    change while it waits. A request that has left is not kept.
     """
 
     def __init__(self, key: Key, *, victims_first: bool = True) -> None:
@@ -75,7 +75,7 @@ class WaitingOrder:
         Live: `add` changes it. Costs a look at those that run; those that wait are looked at only when somebody is missing.
         """
         self._drop([request for request in step.running if request.id in self._ranks])
-        num_waiting = len(step.waiting) + step.num_returning
+        num_waiting = len(step.waiting) + step.num_returning + step.num_awaiting
         if len(self._requests) != num_waiting or (step.waiting and step.waiting[-1].id not in self._ranks):
             self._drop([request for request in self._requests if request.state is RequestState.FINISHED])
             for request in step.waiting:

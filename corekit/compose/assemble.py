@@ -6,7 +6,6 @@ Knows what belongs together and in which order; nothing of what a step is.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,14 +18,15 @@ from corekit.engine.blocks import CopyJournal
 from corekit.engine.client import Client
 from corekit.engine.collector import Collector
 from corekit.engine.engine import Engine
+from corekit.engine.limits import Limits
 from corekit.engine.scheduler import Scheduler
-from corekit.engine.step_plan import Limits
 
 from .assembly import NOTHING_TO_SERVE, Assembly
 from .catalog import Catalog
 from .composition import Composition, compose
 from .config import Config
 from .errors import BindError, ConfigError
+from .keys import key_chain
 from .memory import Pool, size_pool
 from .ranks import RankFactory
 from .stack import build_stack
@@ -162,9 +162,11 @@ def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: 
         watermark_blocks=int(table.watermark * pool.num_blocks),
         max_draft_tokens=executor.max_draft_tokens,
         vocab_size=composition.spec.vocab_size,
+        preemption=None if table.preemption == "auto" else table.preemption,
+        bytes_per_block=pool.bytes_per_block,
     )
-    # Whoever cannot guess the seed cannot make two prompts with one block hash.
-    return Scheduler(stack=stack, journal=journal, policy=policy, fallback=fallback, limits=limits, clock=context.clock, key_seed=secrets.token_bytes(16))
+    keys = key_chain(composition.config, pool.block_size)
+    return Scheduler(stack=stack, journal=journal, policy=policy, fallback=fallback, limits=limits, clock=context.clock, keys=keys)
 
 
 def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:

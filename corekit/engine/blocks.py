@@ -1,18 +1,28 @@
-"""Block tables, reference counts, forks, copy-on-write, prefix keys and the copy journal.
+"""Block tables, reference counts, forks, copy-on-write, parking and the copy journal.
 
-The only file that calls the allocator stack. Knows tokens only as parts of keys, and nothing of steps.
+The only file that calls the allocator stack. Knows keys, but nothing of tokens or steps.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
-from weakref import WeakValueDictionary
 
-from corekit.api import BlockAllocator, BlockKey, BlockRef, Blocks, Copy, PrefixMatch, PrefixQuery, SupportsAudit, SupportsPrefixCache
+from corekit.api import (
+    AllocatorStats,
+    BlockAllocator,
+    BlockKey,
+    BlockRef,
+    Blocks,
+    Copy,
+    PrefixMatch,
+    PrefixQuery,
+    SupportsAudit,
+    SupportsPrefixCache,
+    SupportsSwap,
+    Ticket,
+)
 
 NO_MATCH = PrefixMatch()
 NOBODY: Mapping[int, int] = MappingProxyType({})
@@ -37,32 +47,6 @@ class CopyJournal:
         return copies
 
 
-class KeyChain:
-    """Interns keys: equal prefixes give the same object, so look-ups compare identity and a hash collision cannot matter."""
-
-    def __init__(self, block_size: int, seed: bytes = b"") -> None:
-        self._size = block_size
-        self._seed = seed
-        self._format = struct.Struct(f"<{block_size}q")
-        self._keys: WeakValueDictionary[tuple[BlockKey | None, tuple[int, ...], tuple[str, ...]], BlockKey] = WeakValueDictionary()
-
-    def extend(self, keys: list[BlockKey], tokens: Sequence[int], num_tokens: int, extra: tuple[str, ...] = ()) -> None:
-        """Grow keys in place to cover the full blocks among the first num_tokens tokens."""
-        size = self._size
-        for at in range(len(keys), num_tokens // size):
-            keys.append(self._child(keys[-1] if keys else None, tuple(tokens[at * size : (at + 1) * size]), extra))
-
-    def _child(self, parent: BlockKey | None, tokens: tuple[int, ...], extra: tuple[str, ...]) -> BlockKey:
-        key = self._keys.get((parent, tokens, extra))
-        if key is None:
-            digest = hashlib.sha256(parent.hash if parent else self._seed)
-            digest.update(self._format.pack(*tokens))
-            for tag in extra:
-                digest.update(struct.pack("<q", len(tag)) + tag.encode())
-            key = self._keys[parent, tokens, extra] = BlockKey(hash=digest.digest(), parent=parent, tokens=tokens, extra=extra)
-        return key
-
-
 class BlockTables:
     """Invariant: refs[b] is the number of tables that list b; it is 0 exactly when the stack may hand b out.
 
@@ -76,6 +60,8 @@ class BlockTables:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.caches_prefixes = isinstance(stack, SupportsPrefixCache) and stack.prefix_cache
+        self._swap = stack if isinstance(stack, SupportsSwap) else None
+        self.num_host_blocks = self._swap.num_host_blocks if self._swap is not None else 0
         self.refs = [0] * (num_blocks + 1)
 
     @property
@@ -130,12 +116,17 @@ class BlockTables:
         held = self._ask(self.stack.hold, match)
         return None if held is None else self.share(held.ids)
 
-    def publish(self, block: int, key: BlockKey) -> bool:
+    def publish(self, block: int, key: BlockKey, retain_until: float | None) -> bool:
         """False: not yet, another table still has to copy it. True: offered to the stack, whatever it answered."""
         if self.refs[block] > 1:
             return False
-        self._ask(self.stack.publish, block, key)
+        self._ask(self.stack.publish, block, key, retain_until)
         return True
+
+    def retain(self, match: PrefixMatch, table: Sequence[int], until: float) -> None:
+        """Keep what was just held longer. However many tables list it, it is full."""
+        for block, cached in zip(table, match.blocks, strict=True):
+            self._ask(self.stack.publish, block, cached.key, until)
 
     def release(self, table: Sequence[int]) -> None:
         last = []
@@ -145,6 +136,29 @@ class BlockTables:
                 last.append(block)
         if last:
             self._ask(self.stack.give, Blocks(tuple(last)))
+
+    # -- parking
+
+    def park(self, table: Sequence[int], keys: Sequence[BlockKey]) -> Ticket | None:
+        """Have the leading blocks of a table copied to the host; keys of its first ones. None: there is no room. Releases nothing."""
+        if not self.num_host_blocks:
+            return None
+        assert self._swap is not None
+        return self._ask(self._swap.swap_out, Blocks(tuple(table)), (*keys, *(None,) * (len(table) - len(keys))))
+
+    def unpark(self, ticket: Ticket) -> list[int] | None:
+        """The table that was parked. None, changing nothing, when the stack gives no blocks."""
+        assert self._swap is not None
+        blocks = self._ask(self._swap.swap_in, ticket)
+        return None if blocks is None else self.share(blocks.ids)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Whoever was parked does not come back."""
+        assert self._swap is not None
+        self._ask(self._swap.drop, ticket)
+
+    def stats(self) -> AllocatorStats:
+        return self._ask(self.stack.stats)
 
     def _ask(self, method: Callable[..., T], *args: object) -> T:
         try:

@@ -9,17 +9,19 @@ from collections.abc import Callable, Sequence
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestStats, StepStats
+from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestState, RequestStats, StepResult, StepStats
 
 from .events import SampleDelta
 from .request import Group, NewRequest
+from .row import Row
 from .scheduler import Scheduler
-from .step_plan import Row
 
 log = logging.getLogger(__name__)
 
 STARVED_SECONDS = 0.001
 """Pause after a step in which nothing could move, which only a part that breaks its word can cause."""
+MEMORY_SECONDS = 0.1
+"""Age at which a busy engine asks its allocator for counts again."""
 
 
 class Abort(NamedTuple):
@@ -33,7 +35,10 @@ class Flight(NamedTuple):
 
     number: int
     rows: list[Row]
+    num_tokens: int
+    num_copies: int
     num_preempted: int
+    num_swapped: int
     plan_seconds: float
     submit_seconds: float
 
@@ -58,6 +63,7 @@ class Engine:
         """Some request had a constraint. A look at every row costs, and most engines have no processor."""
         self._num_steps = 0
         self._num_free_blocks = scheduler.step.free_blocks  # as of the last step: layers are not asked from other threads
+        self._memory, self._memory_time = scheduler.blocks.stats(), 0.0
         self._num_prompt_tokens = 0
         self._num_output_tokens = 0
         self._num_cached_tokens = 0
@@ -76,7 +82,7 @@ class Engine:
             self._inbox.append(Abort(request_id, sample, reason))
 
     def refusal(self, num_prompt_tokens: int, num_samples: int) -> str | None:
-        return self.scheduler.refusal(num_prompt_tokens, num_samples)
+        return self.scheduler.limits.refusal(num_prompt_tokens, num_samples)
 
     @property
     def num_running(self) -> int:
@@ -85,25 +91,25 @@ class Engine:
     @property
     def num_waiting(self) -> int:
         with self._inbox_lock:  # no request is between the inbox and the waiting list
-            return len(self.scheduler.waiting) + self._num_inbox_requests
+            return self.scheduler.num_waiting + self._num_inbox_requests
 
     @property
     def num_queued(self) -> int:
         """Requests that never ran."""
         with self._inbox_lock:
-            return self.scheduler.num_queued + self._num_inbox_requests
+            return self.scheduler.waiting.num_queued + self._num_inbox_requests
 
     @property
     def num_queued_tokens(self) -> int:
         with self._inbox_lock:
-            return self.scheduler.num_queued_tokens + self._num_inbox_tokens
+            return self.scheduler.waiting.num_queued_tokens + self._num_inbox_tokens
 
     @property
     def idle(self) -> bool:
         return not (self._inbox or self._flights or self.scheduler.groups)
 
     def stats(self) -> EngineStats:
-        scheduler = self.scheduler
+        scheduler, counts = self.scheduler, self.scheduler.counts
         return EngineStats(
             num_running=self.num_running,
             num_waiting=self.num_waiting,
@@ -113,9 +119,17 @@ class Engine:
             num_prompt_tokens=self._num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
             num_cached_tokens=self._num_cached_tokens,
-            num_preemptions=scheduler.num_preemptions,
+            num_preemptions=counts.num_preemptions,
             num_finished=dict(self._num_finished),
             num_steps=self._num_steps,
+            num_host_blocks=scheduler.blocks.num_host_blocks,
+            memory=self._memory,
+            num_prefix_queries=counts.num_prefix_queries,
+            num_prefix_hits=counts.num_prefix_hits,
+            num_swap_preemptions=counts.num_swap_preemptions,
+            num_swap_refusals=counts.num_swap_refusals,
+            num_bytes_to_host=counts.num_bytes_to_host,
+            num_bytes_to_device=counts.num_bytes_to_device,
         )
 
     # -- from the thread that steps
@@ -130,6 +144,9 @@ class Engine:
         elif not submitted and self.scheduler.groups:
             sleep(STARVED_SECONDS)
         self._num_free_blocks = self.scheduler.step.free_blocks
+        now = self._clock()
+        if not self.scheduler.groups or now - self._memory_time > MEMORY_SECONDS:
+            self._memory, self._memory_time = self.scheduler.blocks.stats(), now
         return self._take_deltas()
 
     def fail_all(self, message: str) -> list[SampleDelta]:
@@ -171,7 +188,8 @@ class Engine:
             return False
         self.executor.submit(step_input)
         submitting = perf_counter() - planned
-        num_preempted = len(self.scheduler.step.preempted)
+        step, limits = self.scheduler.step, self.scheduler.limits
+        victims = step.victims
         masks = None
         if self._constrains and any(row.request.constraint is not None and row.num_samples for row in rows):
             while self._flights:  # a mask follows from every token before it
@@ -179,7 +197,17 @@ class Engine:
             masks = self.scheduler.masks(rows)
         sampled = perf_counter()
         self.executor.sample(masks)
-        self._flights.append(Flight(step_input.number, rows, num_preempted, planned - began, submitting + perf_counter() - sampled))
+        flight = Flight(
+            number=step_input.number,
+            rows=rows,
+            num_tokens=limits.max_num_batched_tokens - step.token_budget,
+            num_copies=len(step_input.copies),
+            num_preempted=len(victims),
+            num_swapped=sum(r.state is RequestState.PARKED for r in victims),
+            plan_seconds=planned - began,
+            submit_seconds=submitting + perf_counter() - sampled,
+        )
+        self._flights.append(flight)
         return True
 
     def _commit_oldest(self) -> None:
@@ -193,13 +221,14 @@ class Engine:
         scheduler = self.scheduler
         first_delta = len(scheduler.deltas)
         scheduler.commit(flight.rows, result)
+        self._learn(flight, result)
         num_output = self._count(scheduler.deltas[first_delta:])
         self._num_steps += 1
         if self._observers:
             stats = StepStats(
                 number=flight.number,
                 num_rows=len(flight.rows),
-                num_tokens=sum([row.num_tokens for row in flight.rows]),
+                num_tokens=flight.num_tokens,
                 num_output_tokens=num_output,
                 num_preempted=flight.num_preempted,
                 num_running=self.num_running,
@@ -209,8 +238,19 @@ class Engine:
                 submit_seconds=flight.submit_seconds,
                 collect_seconds=collected - began,
                 commit_seconds=perf_counter() - collected,
+                num_swapped=flight.num_swapped,
+                num_copies=flight.num_copies,
+                memory=scheduler.blocks.stats(),
             )
             self._observe("on_step", stats)
+
+    def _learn(self, flight: Flight, result: StepResult) -> None:
+        """What computing and copying take. Steps that mostly answer say little about reading prompts."""
+        scheduler = self.scheduler
+        if flight.num_tokens >= 2 * len(flight.rows):
+            scheduler.rates.computed(flight.num_tokens, result.seconds - result.copy_seconds)
+        if flight.num_copies:
+            scheduler.rates.copied(flight.num_copies * scheduler.limits.bytes_per_block, result.copy_seconds)
 
     def _count(self, deltas: Sequence[SampleDelta]) -> int:
         now, groups, num_output = self._clock(), self.scheduler.groups, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams, TokenLogprob
+from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams, Ticket, TokenLogprob
 
 from .constraints import Constraint
 
@@ -34,12 +34,26 @@ class NewRequest:
 class Group:
     """All samples of one request, and what its observers want to know at the end."""
 
-    __slots__ = ("admitted_time", "arrival", "asked", "end_ids", "finish_reason", "first_token_time", "num_cached_tokens", "prompt_logprobs", "samples")
+    __slots__ = (
+        "admitted_time",
+        "arrival",
+        "asked",
+        "end_ids",
+        "extra",
+        "finish_reason",
+        "first_token_time",
+        "num_cached_tokens",
+        "prompt_logprobs",
+        "retention",
+        "samples",
+    )
 
     def __init__(self, asked: NewRequest, arrival: int) -> None:
         self.asked = asked
         self.arrival = arrival
         self.end_ids = frozenset(asked.end_ids)
+        self.extra = (f"salt:{asked.params.cache_salt}",) if asked.params.cache_salt else ()  # of its keys
+        self.retention = asked.params.cache_retention
         self.samples: list[Request] = []
         self.num_cached_tokens = 0
         self.finish_reason: FinishReason = "abort"  # of the sample that finished last
@@ -69,12 +83,14 @@ class Request:
     """One sample.
 
     Invariant: 0 <= num_committed <= num_computed_tokens <= len(tokens) + num_in_flight, and the table covers the computed
-    positions (it is empty unless the state is RUNNING). Computed and in-flight counts are upper bounds while rows are in
-    flight. A request that lost its blocks is not admitted again before its rows in flight have committed, so that a row
-    never speaks for another life of the blocks.
+    positions (it is empty unless the state is RUNNING; while it is PARKED the ticket stands for it). Computed and in-flight
+    counts are upper bounds while rows are in flight. A request that lost its blocks is not admitted again before its rows in
+    flight have committed, so that a row never speaks for another life of the blocks.
     """
 
     __slots__ = (
+        "awaits",
+        "claim_end",
         "constraint",
         "fresh",
         "granted_step",
@@ -96,6 +112,7 @@ class Request:
         "steps_in_flight",
         "table",
         "table_sent",
+        "ticket",
         "tokens",
     )
 
@@ -118,11 +135,18 @@ class Request:
         self.num_preemptions = 0
         self.table: list[int] = []
         self.table_sent = 0  # leading blocks of the table that the worker knows
+        self.ticket: Ticket | None = None  # of its blocks on the host
         self.keys: list[BlockKey] = []
+        self.claim_end = 0  # it computes its keys before this index, those that it has not published
+        self.awaits: BlockKey | None = None  # another request computes it
         self.sent = False  # the worker has its tokens
         self.granted_step = -1  # last step that granted, preempted or ended it
         self.queued = False  # stands in the waiting list
         self.fresh = False  # never ran: it counts for the limits of the queue
+
+    def lose(self) -> None:
+        """Nothing of what was computed is there any more."""
+        self.table, self.num_computed_tokens, self.num_committed, self.num_published = [], 0, 0, 0
 
     @property
     def arrival(self) -> int:

@@ -11,7 +11,8 @@ from .blocks import BlockTables
 from .request import Request
 
 if TYPE_CHECKING:
-    from .step_plan import Limits, Row
+    from .limits import Limits
+    from .row import Row
 
 
 class Room:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from corekit.api import (
@@ -18,21 +17,26 @@ from corekit.api import (
     TokenLogprob,
 )
 
-from .blocks import BlockTables, CopyJournal, KeyChain
+from .blocks import BlockTables, CopyJournal
+from .claims import Claims
+from .counts import Counts
 from .events import SampleDelta
+from .keys import KeyChain
+from .limits import Limits
+from .parking import Parking
 from .planner import Planner
+from .rates import Rates
 from .request import Group, NewRequest, Request
-from .step_plan import Limits, Row, Step
+from .row import Row
+from .step_plan import Step
+from .waiting import WaitingList
 
 NOTHING: tuple[tuple[int, ...], ...] = ((),)
-
-
-def arrival_order(r: Request) -> tuple[int, int]:
-    return (r.group.arrival, r.sample)
+LOST = (RequestState.PREEMPTED, RequestState.PARKED)
 
 
 class Scheduler:
-    """Invariant between steps: a live request is resident, or stands in `waiting`, or has rows in flight that will queue it."""
+    """Invariant between steps: a live request is resident, or stands in `waiting`, or will be queued: by its rows in flight, or by `claims`."""
 
     def __init__(
         self,
@@ -43,21 +47,22 @@ class Scheduler:
         fallback: SchedulerPolicy,
         limits: Limits,
         clock: Callable[[], float],
-        key_seed: bytes = b"",
+        keys: KeyChain | None = None,
     ) -> None:
         self.limits = limits
         self.planner = Planner(policy, fallback)
         self.blocks = BlockTables(stack, journal, block_size=limits.block_size, num_blocks=limits.num_blocks)
-        self.step = Step(limits=limits, blocks=self.blocks, keys=(keys := KeyChain(limits.block_size, key_seed)), clock=clock)
+        self.claims = Claims(limits.block_size)
+        self.rates = Rates()
+        self.counts = Counts(limits.bytes_per_block)
+        self._keys = keys or KeyChain(limits.block_size)
+        parking = Parking(blocks=self.blocks, keys=self._keys, limits=limits, rates=self.rates, counts=self.counts)
+        self.step = Step(limits=limits, blocks=self.blocks, keys=self._keys, claims=self.claims, parking=parking, clock=clock)
         self.groups: dict[str, Group] = {}
-        self.waiting: list[Request] = []  # arrival order
+        self.waiting = WaitingList()
         self.finished: list[Group] = []  # since the engine looked last
         self.deltas: list[SampleDelta] = []  # since the engine looked last
-        self.num_queued = 0  # of those waiting, how many never ran
-        self.num_queued_tokens = 0
-        self.num_preemptions = 0
         self.steps_in_flight = 0
-        self._keys = keys
         self._journal = journal
         self._gone: list[int] = []
         self._returning: set[Request] = set()  # victims whose rows in flight have not committed
@@ -66,21 +71,6 @@ class Scheduler:
 
     # -- the door
 
-    def refusal(self, num_prompt_tokens: int, num_samples: int) -> str | None:
-        """Why such a request can never run; None if it can. Depends on the limits alone."""
-        limits, needed = self.limits, self.blocks.span(num_prompt_tokens + 1)
-        if num_prompt_tokens >= limits.max_model_len:
-            return f"a prompt of {num_prompt_tokens} tokens and one generated token are beyond max_model_len = {limits.max_model_len}"
-        if needed > limits.num_blocks:
-            pool = limits.num_blocks * limits.block_size
-            return (
-                f"a prompt of {num_prompt_tokens} tokens and one generated token need {needed} KV blocks of {limits.block_size}, "
-                f"the pool has {limits.num_blocks} ({pool} tokens)"
-            )
-        if num_samples > limits.max_num_seqs:
-            return f"n = {num_samples} samples need as many seats, the engine has max_num_seqs = {limits.max_num_seqs}"
-        return None
-
     def add(self, asked: NewRequest) -> None:
         if asked.request_id in self.groups:
             raise ValueError(f"request id {asked.request_id!r} is in use")
@@ -88,12 +78,9 @@ class Scheduler:
         self._num_arrivals += 1
         self.groups[asked.request_id] = group
         leader = Request(self._new_id(), group, num_samples=asked.params.n)
-        leader.fresh = True
-        self.num_queued += 1
-        self.num_queued_tokens += len(leader.tokens)
         group.samples.append(leader)
         self.planner.on_arrive(leader)
-        self._queue(leader)
+        self.waiting.arrive(leader)
 
     def end(self, request_id: str, *, sample: int | None, reason: FinishReason, error: str | None = None) -> None:
         """End a request, or one sample of it, in whatever state it is. Unknown ids are ignored: it may have just finished."""
@@ -107,7 +94,10 @@ class Scheduler:
     def schedule(self) -> tuple[list[Row], StepInput | None]:
         """The next step; no input when there is nothing to run."""
         step = self.step
-        step.begin(self.waiting, len(self._returning))
+        self.claims.free_stalled(step.number + 1)
+        for r in self.claims.take_free():
+            self.waiting.add(r)
+        step.begin(self.waiting.requests, len(self._returning))
         self.planner.plan(step, in_flight=bool(self.steps_in_flight))
         step.close()
         self._settle()
@@ -116,26 +106,41 @@ class Scheduler:
             return rows, None
         sent = tuple([self._send(row) for row in rows])
         gone, self._gone = tuple(self._gone), []
+        copies = self._journal.drain()
+        self.counts.copied(copies)
         self.steps_in_flight += 1
-        return rows, StepInput(number=step.number, rows=sent, copies=self._journal.drain(), gone=gone)
+        return rows, StepInput(number=step.number, rows=sent, copies=copies, gone=gone)
 
     def _settle(self) -> None:
         """The waiting list changes between plans only."""
-        for r in self.step.admitted:
+        step, waiting = self.step, self.waiting
+        for r in step.admitted:
             if r.state is RequestState.RUNNING:
-                self._unqueue(r)
-        for r in self.step.victims:
-            if r.state is RequestState.PREEMPTED and not r.queued:
+                waiting.remove(r)
+                self._admitted(r)
+        for r in step.awaiting:
+            if r.awaits is not None and r.queued:  # its writer may have given way since
+                waiting.remove(r)
+        for r in step.victims:
+            if r.state in LOST and not r.queued:
                 if r.steps_in_flight:
                     self._returning.add(r)
                 else:
-                    self._queue(r)
-        self.num_preemptions += len(self.step.victims)
-        for r in self.step.ended:
+                    waiting.add(r)
+        self.counts.preempted(step.victims)
+        for r in step.ended:
             pool = self.limits.num_blocks * self.limits.block_size
             message = f"request {r.group.asked.request_id} ended with reason length: alone it outgrew the KV pool of {pool} tokens"
             self.planner.report(f"{message}. More that do so are not reported", kind="outgrown")
             self._finish(r, "length")
+
+    def _admitted(self, r: Request) -> None:
+        if r.fresh:
+            group, start = r.group, self.step.rows[r].start
+            group.admitted_time, group.num_cached_tokens = self.step.now, start
+            if self.blocks.caches_prefixes and group.prompt_logprobs is None:
+                self.counts.looked_up(r.num_prompt_tokens, start)
+        self.waiting.began(r)
 
     def _send(self, row: Row) -> RowInput:
         r, admission = row.request, None
@@ -183,10 +188,10 @@ class Scheduler:
             accepted = drawn[0]
             rejected = row.max_new_tokens - len(accepted)
             r.tokens.extend(accepted)
-            if r.state is RequestState.RUNNING:
+            if r.state is not RequestState.PREEMPTED:  # what is parked counts as what runs
                 r.num_computed_tokens -= rejected
                 r.num_committed += row.num_tokens - rejected
-                if caches:
+                if caches and r.state is RequestState.RUNNING:
                     self._publish(r)
             self.planner.on_progress(r, row.start, row.num_tokens, len(accepted))
             if row.num_samples:
@@ -197,17 +202,22 @@ class Scheduler:
                         self._deliver(one, drawn[n], chances[n] if chances else None)
                     else:
                         self._finish(one, "error", error=one.constraint.fault)
-            if r.state is RequestState.PREEMPTED and not r.steps_in_flight:  # it kept its tokens, and may be admitted again
+            if r.state in LOST and not r.steps_in_flight:  # it kept its tokens, and may be admitted again
                 self._returning.remove(r)
-                self._queue(r)
+                self.waiting.add(r)
 
     def _publish(self, r: Request) -> None:
         size = self.limits.block_size
-        self._keys.extend(r.keys, r.tokens, r.num_committed)
+        if r.num_published == r.num_committed // size:
+            return
+        self._keys.extend(r.keys, r.tokens, r.num_committed, r.group.extra)
+        until = self.step.now + r.group.retention if r.group.retention else None
         while r.num_published < r.num_committed // size:
-            if not self.blocks.publish(r.table[r.num_published], r.keys[r.num_published]):
+            key = r.keys[r.num_published]
+            if not self.blocks.publish(r.table[r.num_published], key, until):
                 break
             r.num_published += 1
+            self.claims.published(key)
 
     def _fork(self, leader: Request, drawn: Sequence[tuple[int, ...]]) -> list[Request]:
         """The siblings of a leader whose prefill has just committed. Its own half-filled block may already hold more than the prompt."""
@@ -226,7 +236,7 @@ class Scheduler:
                 self.step.residents.append(r)  # on one of the seats that the leader reserved
             else:
                 r.state = RequestState.PREEMPTED
-                self._queue(r)
+                self.waiting.add(r)
             self.planner.on_arrive(r)
         leader.num_samples = 1
         return siblings
@@ -260,9 +270,14 @@ class Scheduler:
         if r.state is RequestState.RUNNING:
             self.step.vacate(r)
         elif r.queued:
-            self._unqueue(r)
+            self.waiting.remove(r)
         else:
             self._returning.discard(r)
+            self.claims.leave(r)
+        if r.ticket is not None:
+            self.blocks.forget(r.ticket)
+            r.ticket = None
+        self.waiting.began(r)
         r.state = RequestState.FINISHED
         self._gone.append(r.id)
         self.planner.on_leave(r)
@@ -273,21 +288,12 @@ class Scheduler:
             del self.groups[group.asked.request_id]
             self.finished.append(group)
 
-    # -- the waiting list
-
-    def _queue(self, r: Request) -> None:
-        r.queued = True
-        insort(self.waiting, r, key=arrival_order)
-
-    def _unqueue(self, r: Request) -> None:
-        r.queued = False
-        if r.fresh:
-            r.fresh = False
-            self.num_queued -= 1
-            self.num_queued_tokens -= r.num_prompt_tokens
-        del self.waiting[bisect_left(self.waiting, arrival_order(r), key=arrival_order)]
-
     # -- the rest
+
+    @property
+    def num_waiting(self) -> int:
+        """All that hold no blocks and will want some."""
+        return len(self.waiting.requests) + len(self._returning) + self.claims.num_waiting
 
     def _new_id(self) -> int:
         self._num_ids += 1
@@ -298,14 +304,14 @@ class Scheduler:
         left = {
             "requests": len(self.groups),
             "residents": len(self.step.resident),
-            "waiting": len(self.waiting),
-            "returning": len(self._returning),
-            "queued": self.num_queued,
-            "queued tokens": self.num_queued_tokens,
+            "waiting": self.num_waiting,
+            "queued": self.waiting.num_queued,
+            "queued tokens": self.waiting.num_queued_tokens,
             "steps in flight": self.steps_in_flight,
         }
         if any(left.values()):
             yield f"left: {left}"
         if self.step.seats != self.limits.max_num_seqs:
             yield f"{self.step.seats} of {self.limits.max_num_seqs} seats came back"
+        yield from self.claims.audit()
         yield from self.blocks.audit()

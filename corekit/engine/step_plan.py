@@ -6,89 +6,35 @@ Every grant, refusal and preemption keeps the limits by itself: a policy may cal
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
-from corekit.api import PASSED_OVER, Grant, PreemptMode, PrefixMatch, Reason, Refusal, RequestState, RequestView
+from corekit.api import PASSED_OVER, BlockKey, Grant, PreemptMode, PrefixMatch, Reason, Refusal, RequestState, RequestView
 
-from .blocks import NO_MATCH, BlockTables, KeyChain
+from .blocks import NO_MATCH, BlockTables
+from .claims import Claims
+from .keys import KeyChain
+from .limits import Limits
+from .live import Live
+from .parking import Parking
 from .request import Request
 from .room import Room
+from .row import Row
 
 REFUSED: Mapping[Reason, Grant] = {reason: Grant(reason=reason) for reason in Reason}
 ONE_TOKEN = Grant(1)
 PREEMPT_MODES = (None, "recompute", "swap")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The scheduler's own numbers, all resolved."""
-
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    long_prefill_token_threshold: int = 0
-    """Most tokens of one request in one step; 0: no such limit."""
-    watermark_blocks: int = 0
-    """Blocks that an admission leaves free for those that run."""
-    max_draft_tokens: int = 0
-    """Guessed tokens that a decode may carry."""
-    vocab_size: int = 0
-    """Ids that the mask of a constrained row covers."""
-
-
-class Row:
-    """What one step does for one request. `start` and `num_tokens` are upper bounds while earlier rows may reject drafts."""
-
-    __slots__ = ("num_drafts", "num_samples", "num_tokens", "request", "start")
-
-    def __init__(self, request: Request, start: int, num_tokens: int, num_samples: int, num_drafts: int) -> None:
-        self.request = request
-        self.start = start
-        self.num_tokens = num_tokens
-        self.num_samples = num_samples
-        self.num_drafts = num_drafts
-
-    @property
-    def max_new_tokens(self) -> int:
-        """Tokens that it may deliver to its own request."""
-        return 1 + self.num_drafts if self.num_samples else 0
-
-
-class Live(Sequence[Request]):
-    """A list as a policy may see it: always up to date, and not its own to change."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, of: list[Request]) -> None:
-        self._of = of
-
-    @overload
-    def __getitem__(self, at: int) -> Request: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[Request]: ...
-
-    def __getitem__(self, at: int | slice) -> Request | list[Request]:
-        return self._of[at]
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(tuple(self._of))  # it may preempt while it looks
-
-
 class Step:
     """Implements StepPlan. `running` and `waiting` hold still during plan(); `resident`, `preempted` and the numbers are live."""
 
-    def __init__(self, *, limits: Limits, blocks: BlockTables, keys: KeyChain, clock: Callable[[], float]) -> None:
+    def __init__(self, *, limits: Limits, blocks: BlockTables, keys: KeyChain, claims: Claims, parking: Parking, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._blocks = blocks
         self._keys = keys
+        self._claims = claims
+        self._parking = parking
         self._clock = clock
         self._open = False
         self._matches: dict[Request, PrefixMatch] = {}
@@ -105,12 +51,13 @@ class Step:
         self.victims: list[Request] = []
         self.preempted = Live(self.victims)
         self.admitted: list[Request] = []
+        self.awaiting: list[Request] = []
         self.ended: list[Request] = []
 
     def begin(self, waiting: Sequence[Request], num_returning: int) -> None:
         self.number += 1
         self.now = self._clock()
-        self.rows, self.admitted, self.ended = {}, [], []
+        self.rows, self.admitted, self.awaiting, self.ended = {}, [], [], []
         self.victims.clear()
         self.running, self.waiting, self.num_returning = tuple(self.residents), tuple(waiting), num_returning
         self._budget = self._limits.max_num_batched_tokens
@@ -128,6 +75,10 @@ class Step:
     @property
     def seats(self) -> int:
         return self._seats
+
+    @property
+    def num_awaiting(self) -> int:
+        return self._claims.num_awaiting
 
     @property
     def free_blocks(self) -> int:
@@ -203,12 +154,16 @@ class Step:
         return drafts if self._blocks.needed(r.table, start, start + 1 + drafts) <= self.free_blocks else 0
 
     def _admit(self, r: Request, most: int) -> Grant:
-        if r.steps_in_flight or not r.queued:
-            return REFUSED[Reason.NOT_READY]  # its last tokens are not known here yet
+        if r.steps_in_flight or not r.queued or r.awaits is not None:
+            return REFUSED[Reason.NOT_READY]  # its last tokens are not known here yet, or another computes its prefix
         if r.num_samples > self._seats:
             return REFUSED[Reason.SEATS]
         blocks, match = self._blocks, self._match(r)
-        start = len(match.blocks) * blocks.block_size
+        if (key := self._awaited(r, match)) is not None:
+            self._claims.wait(r, key)
+            self.awaiting.append(r)
+            return REFUSED[Reason.NOT_READY]
+        start = len(match.blocks) * blocks.block_size if r.ticket is None else r.num_computed_tokens
         count = min(len(r.tokens) - start, most)
         # Whole, not by its first chunk: a prompt that does not fit yet would be computed, give way to itself, and begin again.
         end = len(r.tokens) if self.residents else start + count
@@ -217,24 +172,35 @@ class Step:
             return REFUSED[Reason.BLOCKS] if self.residents else self._end(r)
         if self.residents and self.free_blocks - needed < self._limits.watermark_blocks:
             return REFUSED[Reason.WATERMARK]
-        table = blocks.hold(match)
+        table = blocks.hold(match) if r.ticket is None else blocks.unpark(r.ticket)
         if table is None:
             return REFUSED[Reason.BLOCKS]
         r.table = table
-        r.num_computed_tokens = r.num_committed = start
-        r.num_published = len(match.blocks)
+        if r.ticket is None:
+            r.num_computed_tokens = r.num_committed = start
+            r.num_published = len(match.blocks)
+        r.ticket = None
         grant = self._grant(r, start, count, 0)
-        if not grant:  # the stack broke its word: everything is as before
+        if not grant:  # the stack broke its word: nothing is kept
             blocks.release(table)
-            r.table, r.num_computed_tokens, r.num_committed, r.num_published = [], 0, 0, 0
+            r.lose()
+            if r.state is RequestState.PARKED:
+                r.state = RequestState.PREEMPTED
             return grant
-        if r.group.admitted_time is None:
-            r.group.admitted_time, r.group.num_cached_tokens = self.now, start
+        self._settle_in(r, match)
+        return grant
+
+    def _settle_in(self, r: Request, match: PrefixMatch) -> None:
+        """It holds blocks and a seat now."""
         r.state = RequestState.RUNNING
         self.residents.append(r)
         self.admitted.append(r)
         self._seats -= r.num_samples
-        return grant
+        if self._reads_cache(r):
+            self._keys.extend(r.keys, r.tokens, len(r.tokens), r.group.extra)
+            self._claims.claim(r, r.num_published, len(r.keys))
+            if r.group.retention and match.blocks:
+                self._blocks.retain(match, r.table[: len(match.blocks)], self.now + r.group.retention)
 
     def _grant(self, r: Request, start: int, count: int, num_drafts: int) -> Grant:
         num_samples = 0 if start + count < r.num_known else r.num_samples if r.num_known == r.num_prompt_tokens else 1
@@ -260,10 +226,22 @@ class Step:
 
     def _match(self, r: Request) -> PrefixMatch:
         """What the prefix cache has of it. The last token is always computed: its logits are the next draw."""
-        if not self._blocks.caches_prefixes or r.group.prompt_logprobs is not None:
-            return NO_MATCH  # the logprobs of a prompt need the logits of all its positions
-        self._keys.extend(r.keys, r.tokens, len(r.tokens))
+        if r.ticket is not None:
+            return self._blocks.find(r.keys[: r.num_published])
+        if not self._reads_cache(r):
+            return NO_MATCH
+        self._keys.extend(r.keys, r.tokens, len(r.tokens), r.group.extra)
         return self._blocks.find(r.keys[: (len(r.tokens) - 1) // self._blocks.block_size])
+
+    def _reads_cache(self, r: Request) -> bool:
+        """The logprobs of a prompt need the logits of all its positions."""
+        return self._blocks.caches_prefixes and r.group.prompt_logprobs is None
+
+    def _awaited(self, r: Request, match: PrefixMatch) -> BlockKey | None:
+        """What it would compute although another is at it."""
+        if r.ticket is not None or not self._reads_cache(r):
+            return None
+        return self._claims.awaited(r, len(match.blocks), (len(r.tokens) - 1) // self._blocks.block_size, self.number)
 
     # -- giving way
 
@@ -271,9 +249,13 @@ class Step:
         self._check_open()
         r = cast(Request, request)
         waits, known = r.state is not RequestState.RUNNING, r.num_known
-        if r.granted_step == self.number or known >= r.max_known or r.num_computed_tokens >= known or (waits and (r.steps_in_flight or not r.queued)):
-            return None  # room is not what it lacks
-        room = Room(r, self._match(r) if waits else NO_MATCH, self._blocks, self._limits, self._seats, self._budget, len(self.residents), self.rows)
+        away = waits and (r.steps_in_flight or not r.queued or r.awaits is not None)
+        if away or r.granted_step == self.number or known >= r.max_known or r.num_computed_tokens >= known:  # room is not what it lacks
+            return None
+        match = self._match(r) if waits else NO_MATCH
+        if waits and self._awaited(r, match) is not None:
+            return None
+        room = Room(r, match, self._blocks, self._limits, self._seats, self._budget, len(self.residents), self.rows)
         return room.fewest(cast(Iterable[Request], candidates))
 
     def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
@@ -287,15 +269,21 @@ class Step:
         if row is not None:
             self._budget += row.num_tokens
             r.num_in_flight -= row.max_new_tokens
+            r.num_computed_tokens = row.start
         r.granted_step = self.number
         r.num_preemptions += 1
+        r.ticket = self._parking.park(r, mode or self._limits.preemption)
         self.vacate(r)
-        r.state = RequestState.PREEMPTED
-        r.num_computed_tokens = r.num_committed = r.num_published = 0
+        r.state = RequestState.PREEMPTED if r.ticket is None else RequestState.PARKED
+        if r.ticket is None:
+            r.lose()
+        else:
+            r.num_published = self._parking.num_keyed(r)
         self.victims.append(r)
 
     def vacate(self, r: Request) -> None:
         """Give up blocks and seat."""
+        self._claims.release(r)
         self.residents.remove(r)
         self._seats += r.num_samples
         self._blocks.release(r.table)

@@ -19,6 +19,7 @@ from .prompt_logprobs import Scores, read_scores
 from .restrictions import FORBIDDING
 from .rows import Rows
 from .sampling import Drawn, read_logprobs
+from .stopwatch import Stopwatch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class Step:
     scores: list[Scores]
     """Of prompts."""
     seconds: float
+    copying: Stopwatch | None
+    """What the copies before it took."""
     sampled: bool = False
     draws: Draws | None = None
     drawn: list[tuple[int, int, Drawn]] = field(default_factory=list)
@@ -61,6 +64,7 @@ def finish(step: Step, rows: Rows, model: str, sampler: str, vocab_size: int, be
         prompt_logprobs={row: shown for row, shown in prompt_logprobs.items() if row not in step.faults},
         faults=step.faults,
         seconds=step.seconds + time.perf_counter() - begun,
+        copy_seconds=step.copying.seconds() if step.copying is not None else 0.0,
     )
 
 

@@ -14,6 +14,7 @@ from .batch import Batch
 from .faults import isolate
 from .prompt_logprobs import PromptScorer, Scores
 from .rows import Ints, Rows
+from .stopwatch import Stopwatch
 
 
 class Ran(NamedTuple):
@@ -44,9 +45,15 @@ class Runner:
         self._attention.allocate_kv(plan)
         self._block_size = plan.block_size
 
-    def copy(self, copies: tuple[Copy, ...]) -> None:
-        if copies:
-            self._attention.copy_blocks(copies)
+    def copy(self, copies: tuple[Copy, ...]) -> Stopwatch | None:
+        """Before anything else of the step. What it takes, for those who wait for the device anyway; None: nothing was copied."""
+        if not copies:
+            return None
+        watch = Stopwatch(self._device)
+        watch.start()
+        self._attention.copy_blocks(copies)
+        watch.stop()
+        return watch
 
     def run(self, batch: Batch, rows: Rows) -> Ran:
         self._check_tables(batch, rows)

@@ -58,10 +58,11 @@ class RankWorker:
         with torch.inference_mode():
             self._settle()
             batch, faults = plan_batch(step, self._rows, self._drafts.draft if self._drafts is not None else None, self._model.spec.vocab_size)
-            self._runner.copy(step.copies)
+            copying = self._runner.copy(step.copies)
             ran = self._runner.run(batch, self._rows)
         seconds = time.perf_counter() - begun
-        self._steps.append(Step(input=step, batch=ran.batch, logits=ran.logits, scores=ran.scores, faults=faults | ran.faults, seconds=seconds))
+        faults |= ran.faults
+        self._steps.append(Step(input=step, batch=ran.batch, logits=ran.logits, scores=ran.scores, faults=faults, seconds=seconds, copying=copying))
 
     def sample(self, masks: RowMasks | None) -> None:
         if not self._steps or self._steps[-1].sampled:

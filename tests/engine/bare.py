@@ -11,7 +11,8 @@ from corekit.builtin.free_list import FreeList
 from corekit.engine.blocks import CopyJournal
 from corekit.engine.request import NewRequest, Request
 from corekit.engine.scheduler import Scheduler
-from corekit.engine.step_plan import Limits, Row
+from corekit.engine.limits import Limits
+from corekit.engine.row import Row
 
 
 def made_up(rows: Sequence[Row], token: int = 1) -> StepResult:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from corekit.builtin import torch_attention
-from corekit.engine import blocks, engine, request, scheduler, step_plan
+from corekit.engine import blocks, engine, keys, request, scheduler, step_plan
 from corekit.worker import history, outcome, prompt_logprobs, restrictions, rows, runner, worker
 
 
@@ -27,7 +27,7 @@ def mutant(name: str, owner: object, method: str, *edits: tuple[str, str], first
     return Mutant(name, owner, method, edits, first_walk)
 
 
-B, C, K, S, P = blocks.BlockTables, blocks.CopyJournal, blocks.KeyChain, scheduler.Scheduler, step_plan.Step
+B, C, K, S, P = blocks.BlockTables, blocks.CopyJournal, keys.KeyChain, scheduler.Scheduler, step_plan.Step
 
 MUTANTS = [
     mutant("block count rounds down", B, "span", ("-(-num_tokens // self.block_size)", "max(1, num_tokens // self.block_size)")),
@@ -55,13 +55,13 @@ MUTANTS = [
         ("self._keys[parent, tokens, extra]", "self._keys[None, tokens, extra]"),
         first_walk=43,
     ),
-    mutant("published before computed", S, "_publish", ("self._keys.extend", "r.num_committed = min(len(r.tokens), size * len(r.table)); self._keys.extend")),
+    mutant("published before computed", S, "_publish", ("size = self.limits.block_size", "size = self.limits.block_size; r.num_committed = min(len(r.tokens), size * len(r.table))")),
     mutant("sibling shares with a leader that has left", S, "_fork", ("if leader.state is RequestState.RUNNING:", "if True:")),
     mutant("seats of siblings not returned", S, "_fork", ("leader.num_samples = 1", "pass")),
     mutant("sibling starts beyond the prompt", S, "_fork", ("r.num_committed = num_prompt", "r.num_committed = num_prompt + 1")),
     mutant("leak on abort", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'abort' else self.step.residents.remove(r))")),
     mutant("leak on a fault", S, "_finish", ("self.step.vacate(r)", "(self.step.vacate(r) if reason != 'error' else self.step.residents.remove(r))")),
-    mutant("an aborted request stays in the waiting list", S, "_finish", ("self._unqueue(r)", "pass")),
+    mutant("an aborted request stays in the waiting list", S, "_finish", ("self.waiting.remove(r)", "pass")),
     mutant("commit for a preempted request dropped", S, "commit", ("r.tokens.extend(accepted)", "r.tokens.extend(accepted if r.table else ())")),
     mutant(
         "tokens of a finished request kept",
@@ -72,7 +72,7 @@ MUTANTS = [
     mutant("in flight never lowered", S, "commit", ("r.num_in_flight -= row.max_new_tokens", "r.num_in_flight -= min(1, row.max_new_tokens)")),
     mutant("rejected drafts count as computed", S, "commit", ("r.num_computed_tokens -= rejected", "pass")),
     mutant("rejected drafts count as committed", S, "commit", ("row.num_tokens - rejected", "row.num_tokens")),
-    mutant("preempted in flight is never queued again", S, "commit", ("self._queue(r)", "pass")),
+    mutant("preempted in flight is never queued again", S, "commit", ("self.waiting.add(r)", "pass")),
     mutant("recompute forgets outputs", S, "_send", ("tuple(r.tokens)", "tuple(r.tokens[: r.num_prompt_tokens] + [7] * r.num_output_tokens)")),
     mutant("sibling draws as the leader", S, "_send", ("asked.seed, r.sample,", "asked.seed, 0,")),
     mutant("table of a new life sent from its middle", P, "vacate", ("[], 0, False", "[], min(1, r.table_sent), False")),
@@ -81,10 +81,8 @@ MUTANTS = [
     mutant("in flight kept on undo", P, "preempt", ("r.num_in_flight -= row.max_new_tokens", "pass")),
     mutant("budget kept on undo", P, "preempt", ("self._budget += row.num_tokens", "pass")),
     mutant("undone row still runs", P, "preempt", ("self.rows.pop(r, None)", "self.rows.get(r)")),
-    mutant(
-        "computed kept on preemption", P, "preempt", ("r.num_computed_tokens = r.num_committed = r.num_published = 0", "r.num_committed = r.num_published = 0")
-    ),
-    mutant("readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued:", "if False:"), first_walk=63),
+    mutant("computed kept on preemption", request.Request, "lose", ("[], 0, 0, 0", "[], self.num_computed_tokens, 0, 0")),
+    mutant("readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued or r.awaits is not None:", "if False:"), first_walk=63),
     mutant("hit without holding", P, "_admit", ("blocks.hold(match)", "blocks.share([b.place.block for b in match.blocks])")),
     mutant(
         "hit counted one block short",
@@ -105,7 +103,7 @@ MUTANTS = [
         "copies after the KV writes",
         worker.RankWorker,
         "submit",
-        ("self._runner.copy(step.copies)", "pass"),
+        ("copying = self._runner.copy(step.copies)", "copying = None"),
         ("self._runner.run(batch, self._rows)", "self._runner.run(batch, self._rows); self._runner.copy(step.copies)"),
     ),
     mutant(
@@ -167,7 +165,7 @@ MUTANTS = [
         "commit",
         ("one.constraint is None or one.constraint.accept(drawn[n])", "one is not r or one.constraint is None or one.constraint.accept(drawn[n])"),
     ),
-    mutant("a cached prompt has no logprobs", P, "_match", (" or r.group.prompt_logprobs is not None", "")),
+    mutant("a cached prompt has no logprobs", P, "_reads_cache", (" and r.group.prompt_logprobs is None", "")),
     mutant("logprobs of a prompt appended", request.Group, "keep_prompt_logprobs", ("[first : first + len(scored)] = scored", ".extend(scored)")),
     mutant(
         "logprobs of a prompt sent twice",

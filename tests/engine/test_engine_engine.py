@@ -15,7 +15,7 @@ from corekit.engine.blocks import CopyJournal
 from corekit.engine.engine import Engine
 from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
-from corekit.engine.step_plan import Limits
+from corekit.engine.limits import Limits
 
 
 class Answering:

@@ -213,12 +213,12 @@ def test_asking_for_no_tokens_grants_none(max_tokens: int) -> None:
 
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     scheduler = Bare(num_blocks=8, block_size=16).scheduler
-    assert scheduler.refusal(127, 1) is None
-    message = scheduler.refusal(200, 1)
+    assert scheduler.limits.refusal(127, 1) is None
+    message = scheduler.limits.refusal(200, 1)
     assert "200" in message
     assert "13 KV blocks" in message
     assert "128 tokens" in message
-    assert "max_num_seqs = 8" in scheduler.refusal(3, 9)
+    assert "max_num_seqs = 8" in scheduler.limits.refusal(3, 9)
 
 
 @pytest.mark.parametrize("threshold", [0, 3])
@@ -402,7 +402,7 @@ def test_a_prompt_is_admitted_whole_or_not_at_all() -> None:
     bare.add(30, max_tokens=1)
     bare.run()
     assert bare.work == {"r0": 20 + 19, "r1": 30}
-    assert bare.scheduler.num_preemptions == 0
+    assert bare.scheduler.counts.num_preemptions == 0
 
 
 def test_an_unknown_preempt_mode_is_an_error() -> None:

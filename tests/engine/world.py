@@ -26,7 +26,7 @@ from corekit.engine.constraints import Constraint
 from corekit.engine.engine import Engine
 from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
-from corekit.engine.step_plan import Limits
+from corekit.engine.limits import Limits
 from corekit.testing.prefix_cache import PlainPrefixCache
 from corekit.worker.worker import RankWorker
 

@@ -1,0 +1,40 @@
+"""What became of blocks and prefixes since the start, in plain counts. Knows nothing of why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corekit.api import Copy
+
+from .request import Request
+
+
+class Counts:
+    """Invariant: no count ever falls."""
+
+    def __init__(self, bytes_per_block: int) -> None:
+        self._bytes_per_block = bytes_per_block
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
+        self.num_preemptions = 0
+        self.num_swap_preemptions = 0
+        self.num_swap_refusals = 0
+        self.num_bytes_to_host = 0
+        self.num_bytes_to_device = 0
+
+    def looked_up(self, num_tokens: int, num_found: int) -> None:
+        """The prompt of an admitted request, in the prefix cache."""
+        self.num_prefix_queries += num_tokens
+        self.num_prefix_hits += num_found
+
+    def preempted(self, victims: Sequence[Request]) -> None:
+        self.num_preemptions += len(victims)
+        self.num_swap_preemptions += sum(r.ticket is not None for r in victims)
+
+    def copied(self, copies: Sequence[Copy]) -> None:
+        size = self._bytes_per_block
+        for source, target in copies:
+            if target.on_host:
+                self.num_bytes_to_host += size
+            elif source.on_host:
+                self.num_bytes_to_device += size
