@@ -12,12 +12,13 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from copy import copy
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any, ClassVar, get_args
 
-from corekit.api import EngineClient, FinishReason, Observer, Prompt, RequestStats, SamplingParams, StepStats
+from corekit.api import AllocatorStats, Durations, EngineClient, FinishReason, Observer, Prompt, RequestStats, SamplingParams, StepStats
 from corekit.compose.assemble import assemble
 
 from .cost import cost_of, growth
@@ -44,6 +45,13 @@ _WAITING: Mapping[CodeType, str] = {
     threading.Thread.join.__code__: "threading.Thread.join",
 }
 """The same of Python's own."""
+_MEMORY = AllocatorStats(
+    num_free=20,
+    num_idle=9,
+    num_evicted=4,
+    residency=Durations(bounds=(0.5, 60.0), counts=(1, 2, 1), sum=80.0),
+    reuse_gap=Durations(bounds=(1.0,), counts=(2, 3), sum=9.0),
+)
 _ENGINE: Mapping[str, Any] = {
     "model": {"source": "none", "use": "fingerprint", "max_model_len": 128},
     "scheduler": {"max_num_seqs": 4, "max_num_batched_tokens": 16},
@@ -60,7 +68,7 @@ class ObserverKit(Kit):
     num_kept: ClassVar[int] = 1000
 
     def test_any_step_is_taken(self) -> None:
-        """Counts and times of nothing, and very large ones: nothing raises."""
+        """Counts and times of nothing, and very large ones, with a prefix cache and without: nothing raises."""
         self._takes(_any_steps())
 
     def test_any_request_is_taken(self) -> None:
@@ -88,7 +96,7 @@ class ObserverKit(Kit):
         """The stats belong to all observers: none changes them, by whatever road."""
         observer: Observer = self.build()
         for stats in _any_stats():
-            before = copy(stats)
+            before = deepcopy(stats)
             _tell(observer, stats)
             assert stats == before, f"it turned {before} into {stats}; the next observer hears that"
 
@@ -198,7 +206,7 @@ def _method(stats: StepStats | RequestStats) -> str:
     return "on_step" if isinstance(stats, StepStats) else "on_request"
 
 
-def _step(number: int, count: int = 3, seconds: float = 0.001) -> StepStats:
+def _step(number: int, count: int = 3, seconds: float = 0.001, memory: AllocatorStats = _MEMORY) -> StepStats:
     return StepStats(
         number=number,
         num_rows=count,
@@ -212,6 +220,9 @@ def _step(number: int, count: int = 3, seconds: float = 0.001) -> StepStats:
         submit_seconds=seconds,
         collect_seconds=seconds,
         commit_seconds=seconds,
+        num_swapped=count,
+        num_copies=count,
+        memory=memory,
     )
 
 
@@ -245,8 +256,11 @@ def _any_steps() -> Iterator[StepStats]:
     number = 0
     for count in (0, 1, 1 << 40):
         for seconds in (0.0, 1e-9, 3600.0):
-            yield _step(number, count, seconds)
-            number += 1
+            seen = Durations(bounds=(0.5, 60.0), counts=(count, 0, count), sum=seconds)
+            some = AllocatorStats(num_free=count, num_idle=count, num_host_used=count, num_host_cached=count, num_evicted=count, num_retained=count)
+            for memory in (AllocatorStats(), some, replace(some, residency=seen, idle_before_evict=seen, reuse_gap=seen)):
+                yield _step(number, count, seconds, memory)
+                number += 1
 
 
 def _any_stats() -> Iterator[StepStats | RequestStats]:

@@ -120,7 +120,7 @@ class SchedulerPolicyKit(Kit):
     def test_what_could_run_runs(self) -> None:
         """Unless somebody gave way, nobody that runs is left without tokens that it could have had, and all that wait are admitted when
         none of them lacks room. One that is not ready holds up nobody. See `work_conserving`."""
-        for scenario in self.scenarios() if self.work_conserving else ():
+        for scenario in (*self.scenarios(), *self.scenarios(shares=True)) if self.work_conserving else ():
             engine = self.engine(scenario.sizes)
 
             def look(step: Step, engine: SimulatedEngine = engine) -> None:
@@ -134,6 +134,12 @@ class SchedulerPolicyKit(Kit):
     def test_parked_ones_come_back(self) -> None:
         """A victim may wait as PARKED (its blocks lie on the host) instead of PREEMPTED: it is admitted again like the others."""
         for scenario in self.scenarios(parks=True):
+            self.play(scenario)
+
+    def test_those_that_await_a_prefix_come_back(self) -> None:
+        """A request that is not ready because another computes the prefix that it needs leaves `waiting`, which is not its end: it comes
+        back once the prefix is there or the other is gone."""
+        for scenario in self.scenarios(shares=True):
             self.play(scenario)
 
     def test_samples_of_one_request_are_told_apart(self) -> None:

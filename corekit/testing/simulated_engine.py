@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 
@@ -28,6 +28,10 @@ class Arrival:
     ends_at: int = 1 << 30
     num_samples: int = 1
     num_cached: int = 0
+    shares_with: int | None = None
+    """Number of an earlier arrival whose prompt begins as its own does."""
+    num_shared: int = 0
+    """How many tokens of it."""
     priority: int = 0
     tenant: str = ""
     deadline: float | None = None
@@ -47,7 +51,7 @@ class Scenario:
 
 
 class SimulatedEngine:
-    """Invariant: a sample that has not finished is a resident, or waits, or is a victim with rows in flight."""
+    """Invariant: a sample that has not finished is a resident, or waits, or is a victim with rows in flight, or awaits a prefix."""
 
     def __init__(self, policy: SchedulerPolicy, sizes: Sizes) -> None:
         self.conduct = Conduct()
@@ -56,6 +60,7 @@ class SimulatedEngine:
         self.residents: list[Sample] = []
         self.waiting: list[Sample] = []
         self.returning: list[Sample] = []
+        self.awaiting: list[Sample] = []
         self.samples: dict[int, list[Sample]] = {}  # by arrival, those that have not finished
         self.flights: deque[dict[Sample, Row]] = deque()
         self.log: list[tuple[tuple[tuple[int, int], ...], tuple[int, ...]]] = []
@@ -81,6 +86,8 @@ class SimulatedEngine:
             ends_at=asked.ends_at,
             num_samples=asked.num_samples,
             num_cached=asked.num_cached,
+            num_shared=asked.num_shared,
+            writer=None if asked.shares_with is None else next(iter(self.samples.get(asked.shares_with, ())), None),
         )
         self._num_arrivals += 1
         s.view = View(s, self.conduct)
@@ -91,8 +98,9 @@ class SimulatedEngine:
 
     def plan(self) -> Step:
         """One call of the policy, and what follows from it at once."""
+        self._end_waits()
         step = self.step = Step(len(self.log), float(len(self.log)), self.sizes, self.pool, self.residents, self.waiting)
-        plan = Plan(step, len(self.returning), self.conduct)
+        plan = Plan(step, len(self.returning), len(self.awaiting), self.conduct)
         try:
             self.policy.plan(plan)
         finally:
@@ -110,6 +118,10 @@ class SimulatedEngine:
                 self.returning.append(s)
             else:
                 self._queue(s)
+        for s in step.awaiting:
+            if s in self.waiting:
+                self._unqueue(s)
+                self.awaiting.append(s)
         for s in step.ended:
             self.finish(s)
         self.log.append((tuple((s.id, count) for s, (_, count, _) in step.rows.items()), tuple(s.id for s in step.victims)))
@@ -120,11 +132,20 @@ class SimulatedEngine:
         if self.flights and (len(self.flights) >= self.sizes.depth or not step.rows):
             self._commit(self.flights.popleft())
 
+    def _end_waits(self) -> None:
+        """Whoever awaits a prefix waits on when it is there, or when nobody computes it any more."""
+        for s in [s for s in self.awaiting if not s.awaits(len(self.log))]:
+            assert s.writer is not None
+            s.num_cached = max(s.num_cached, min(s.num_shared, s.writer.num_written))
+            self.awaiting.remove(s)
+            self._queue(s)
+
     def _commit(self, rows: dict[Sample, Row]) -> None:
         for s, (start, count, draws) in rows.items():
             s.steps_in_flight -= 1
             s.num_in_flight -= draws > 0
             self.num_computed += count
+            s.num_written = start + count
             if s.state is RequestState.FINISHED:
                 continue
             s.num_output_tokens += draws > 0
@@ -181,6 +202,8 @@ class SimulatedEngine:
             vacate(s, self.residents, self.pool)
         elif s.queued:
             self._unqueue(s)
+        elif s in self.awaiting:
+            self.awaiting.remove(s)
         else:
             self.returning.remove(s)
         s.state = RequestState.FINISHED
@@ -225,7 +248,7 @@ def play(engine: SimulatedEngine, scenario: Scenario, *, max_steps: int, look: C
         )
 
 
-def random_scenario(rng: Random, *, depth: int | None = None, parks: bool = False, num_arrivals: int = 8) -> Scenario:
+def random_scenario(rng: Random, *, depth: int | None = None, parks: bool = False, shares: bool = False, num_arrivals: int = 8) -> Scenario:
     """Small numbers, so that seats, blocks and budget are all short; every request fits the pool alone, as behind the door."""
     sizes = Sizes(
         num_blocks=rng.choice((8, 12, 24)),
@@ -251,5 +274,15 @@ def random_scenario(rng: Random, *, depth: int | None = None, parks: bool = Fals
         )
         for _ in range(rng.randint(2, num_arrivals))
     )
+    if shares:
+        arrivals = tuple(_sharing(rng, sorted(arrivals, key=lambda asked: asked.step)))
     aborts = tuple((rng.randrange(1, 25), number) for number in range(len(arrivals)) if rng.random() < 0.15)
     return Scenario(sizes=sizes, arrivals=arrivals, aborts=aborts)
+
+
+def _sharing(rng: Random, arrivals: Sequence[Arrival]) -> Iterator[Arrival]:
+    """Each but the first begins as an earlier one does, as far as both have blocks before their last token."""
+    for number, asked in enumerate(arrivals):
+        first = rng.randrange(number) if number else 0
+        common = (min(asked.num_prompt_tokens, arrivals[first].num_prompt_tokens) - 1) // 4 * 4
+        yield replace(asked, shares_with=first, num_shared=common) if number and common else asked

@@ -81,10 +81,11 @@ class Views(Sequence[Any]):
 class Plan:
     """A StepPlan over a Step. Every member answers during `plan` only; what is used later is noted and raises."""
 
-    def __init__(self, step: Step, num_returning: int, conduct: Conduct) -> None:
+    def __init__(self, step: Step, num_returning: int, num_awaiting: int, conduct: Conduct) -> None:
         self._step: Step | None = step
         self._conduct = conduct
         self._num_returning = num_returning
+        self._num_awaiting = num_awaiting
         self._limit = 1000 + 100 * (len(step.running) + len(step.waiting))
         conduct.num_moves = conduct.num_reads = conduct.num_asked = 0
         conduct.moves = []
@@ -120,6 +121,11 @@ class Plan:
     def num_returning(self) -> int:
         self._open("num_returning")
         return self._num_returning
+
+    @property
+    def num_awaiting(self) -> int:
+        self._open("num_awaiting")
+        return self._num_awaiting
 
     @property
     def resident(self) -> Sequence[RequestView]:

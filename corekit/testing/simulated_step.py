@@ -48,6 +48,12 @@ class Sample:
     num_samples: int = 1
     num_cached: int = 0
     """Leading tokens that a prefix cache has."""
+    num_shared: int = 0
+    """Leading tokens that it has in common with `writer`."""
+    writer: Sample | None = None
+    """Whose prompt it waits for, while that one computes them."""
+    num_written: int = 0
+    """Tokens that others may read: those of committed steps."""
     state: RequestState = RequestState.WAITING
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
@@ -78,6 +84,19 @@ class Sample:
     @property
     def num_blocks(self) -> int:
         return len(self.table)
+
+    @property
+    def num_found(self) -> int:
+        """Tokens that need not be computed when it is admitted."""
+        keeps = self.state is RequestState.WAITING or self.num_shared
+        return self.num_computed_tokens or (min(self.num_cached, self.num_prompt_tokens - 1) if keeps else 0)
+
+    def awaits(self, number: int) -> bool:
+        """Whether in step `number` another computes what it needs next. Nobody waits for one that got nothing in this step or the last."""
+        w = self.writer
+        if w is None or w.state is not RequestState.RUNNING or self.num_found >= self.num_shared or w.num_written >= self.num_shared:
+            return False
+        return w.granted_step >= number - 1 or w.num_computed_tokens >= self.num_shared
 
 
 class Row(NamedTuple):
@@ -120,6 +139,8 @@ class Step:
         self.waiting = tuple(waiting)
         self.victims: list[Sample] = []
         self.ended: list[Sample] = []
+        self.awaiting: dict[Sample, None] = {}
+        """Those that were refused because another computes their prefix."""
         self.rows: dict[Sample, Row] = {}
         self.refused: set[Reason] = set()
         self.budget = sizes.max_num_batched_tokens
@@ -130,8 +151,9 @@ class Step:
         if reason is not None:
             self.refused.add(reason)
             return Grant(reason=reason)
-        start = s.num_computed_tokens = s.num_computed_tokens or (min(s.num_cached, s.num_prompt_tokens - 1) if s.state is RequestState.WAITING else 0)
+        start = s.num_computed_tokens = s.num_found
         if s.state is not RequestState.RUNNING:
+            s.num_written = start
             s.state = RequestState.RUNNING
             self.residents.append(s)
             self.seats -= s.num_samples
@@ -151,10 +173,13 @@ class Step:
             return Reason.ENDED, 0
         if s.num_known >= s.max_known or (s.state is not RequestState.RUNNING and (s.steps_in_flight or not s.queued)):
             return Reason.NOT_READY, 0
+        if s.state is not RequestState.RUNNING and s.awaits(self.number):
+            self.awaiting[s] = None
+            return Reason.NOT_READY, 0
         most = self.most(self.budget if max_tokens is None else min(max_tokens, self.budget))
         if most <= 0:
             return Reason.BUDGET, 0
-        computed = s.num_computed_tokens or (min(s.num_cached, s.num_prompt_tokens - 1) if s.state is RequestState.WAITING else 0)
+        computed = s.num_found
         count = min(s.num_known - computed, most)
         if s.state is RequestState.RUNNING:
             if count <= 0:
@@ -214,7 +239,12 @@ class Step:
 
     def victims_for(self, s: Sample, candidates: Iterable[Sample]) -> list[Sample] | None:
         waits = s.state is not RequestState.RUNNING
-        if s.granted_step == self.number or s.num_known >= s.max_known or s.num_computed_tokens >= s.num_known or (waits and not s.queued):
+        if (
+            s.granted_step == self.number
+            or s.num_known >= s.max_known
+            or s.num_computed_tokens >= s.num_known
+            or (waits and (not s.queued or s.awaits(self.number)))
+        ):
             return None
         taken: list[Sample] = []
         if not self._fits(s, taken):

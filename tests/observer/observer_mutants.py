@@ -36,6 +36,20 @@ class DividesByTime(Right):
         self.speed = stats.num_tokens / (stats.plan_seconds + stats.submit_seconds + stats.collect_seconds + stats.commit_seconds)
 
 
+class TakesACacheForGranted(Right):
+    def on_step(self, stats: StepStats) -> None:
+        seen = stats.memory.residency
+        self.line = f"blocks stay {seen.sum / sum(seen.counts):.1f} s, {seen.counts[0]} of them less than {seen.bounds[0]:g} s"
+
+
+class AddsUp(Right):
+    """In place, on what belongs to all."""
+
+    def on_step(self, stats: StepStats) -> None:
+        object.__setattr__(stats.memory, "num_evicted", stats.memory.num_evicted + 1)
+        super().on_step(stats)
+
+
 class Awaited(Right):
     async def on_request(self, stats: RequestStats) -> None:  # type: ignore[override]
         self.seconds.append(stats.total_seconds)
@@ -86,6 +100,8 @@ MUTANTS: Mapping[type[Right], str] = {
     CountsOnAFirstToken: "test_any_request_is_taken",
     DividesByTime: "test_any_step_is_taken",
     Awaited: "test_nothing_is_returned",
+    TakesACacheForGranted: "test_any_step_is_taken",
+    AddsUp: "test_stats_stay_as_they_were",
     HidesIds: "test_stats_stay_as_they_were",
     WritesAFile: "test_it_returns_at_once",
     SortsWhatItKeeps: "test_the_cost_does_not_grow",

@@ -76,6 +76,30 @@ class StopsAtTheFirst:
             step.schedule_many(step.waiting)
 
 
+class ForgetsTheAbsent:
+    """Keeps a line of its own, and takes who is in neither `waiting` nor its own list of victims for gone."""
+
+    def __init__(self) -> None:
+        self.line: list[RequestView] = []
+
+    def plan(self, step: StepPlan) -> None:
+        if not step.num_returning:
+            there = {request.id for request in step.waiting}
+            self.line = [request for request in self.line if request.id in there]
+        plan_in_order(_Shown(step, self.line), admit=lambda request: request.arrival)
+        self.line += [request for request in step.preempted if request not in self.line]
+
+    def on_arrive(self, request: RequestView) -> None:
+        self.line.append(request)
+
+    def on_progress(self, request: RequestView, prompt_tokens: int, output_tokens: int) -> None:
+        pass
+
+    def on_leave(self, request: RequestView) -> None:
+        if request in self.line:
+            self.line.remove(request)
+
+
 class TwoStates:
     """Knows that a victim is PREEMPTED; has not heard of PARKED."""
 
@@ -208,6 +232,7 @@ MUTANTS: dict[type, str] = {
     AnyReason: "test_nobody_gives_way_in_vain",
     TimeSlices: "test_work_is_not_thrown_away_for_ever",
     StopsAtTheFirst: "test_what_could_run_runs",
+    ForgetsTheAbsent: "test_those_that_await_a_prefix_come_back",
     TwoStates: "test_parked_ones_come_back",
     ByArrival: "test_samples_of_one_request_are_told_apart",
     CountsProgress: "test_aborts_are_survived_in_every_state",

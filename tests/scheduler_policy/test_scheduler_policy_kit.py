@@ -6,7 +6,10 @@ import pytest
 from kit_mutants import breaks, laws, subject
 from scheduler_policy_mutants import MUTANTS, ShortestFirst, provider_of
 
+from corekit.builtin.fcfs import Fcfs
 from corekit.testing import SchedulerPolicyKit
+from corekit.testing.simulated_engine import Arrival, Scenario, SimulatedEngine, play
+from corekit.testing.simulated_step import Sizes, Step
 
 
 class TestFcfs(SchedulerPolicyKit):
@@ -32,3 +35,40 @@ def test_a_broken_policy_breaks_its_law(mutant: type) -> None:
 def test_every_mutant_has_a_law_of_its_own() -> None:
     assert len(set(MUTANTS.values())) == len(MUTANTS) >= 8
     assert set(MUTANTS.values()) <= set(laws(subject(SchedulerPolicyKit, provider_of(ShortestFirst))))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_simulation_computes_a_shared_prefix_once(depth: int) -> None:
+    """Who begins as another does leaves `waiting` until the prefix is there, is told of by num_awaiting, and computes what is its own."""
+    engine, away = SimulatedEngine(Fcfs(), Sizes(num_blocks=24, max_num_batched_tokens=8, depth=depth)), []
+
+    def look(step: Step) -> None:
+        away.append((len(engine.awaiting), len(step.waiting)))
+
+    arrivals = (Arrival(num_prompt_tokens=20, max_tokens=1), *(Arrival(num_prompt_tokens=18, max_tokens=1, shares_with=0, num_shared=16) for _ in range(2)))
+    play(engine, Scenario(sizes=engine.sizes, arrivals=arrivals), max_steps=100, look=look)
+    assert engine.num_computed == 20 + 2 * 2
+    assert away[0] == (0, 3), "they are in `waiting` until they are asked for"
+    assert (2, 0) in away
+
+
+def test_nobody_awaits_a_writer_that_is_gone() -> None:
+    engine = SimulatedEngine(Fcfs(), Sizes(num_blocks=24, max_num_batched_tokens=4))
+    arrivals = (Arrival(num_prompt_tokens=20, max_tokens=1), Arrival(num_prompt_tokens=18, max_tokens=1, shares_with=0, num_shared=16))
+    play(engine, Scenario(sizes=engine.sizes, arrivals=arrivals, aborts=((2, 0),)), max_steps=100)
+    assert engine.num_computed == 8 + 18 - 8, "what the other had written is there, and no more"
+
+
+def test_the_kit_has_requests_that_await_a_prefix() -> None:
+    kit = subject(SchedulerPolicyKit, "fcfs")
+    assert isinstance(kit, SchedulerPolicyKit)
+    seen = 0
+    for scenario in kit.scenarios(shares=True):
+        engine = kit.engine(scenario.sizes)
+
+        def look(step: Step, engine: SimulatedEngine = engine) -> None:
+            nonlocal seen
+            seen += len(engine.awaiting)
+
+        play(engine, scenario, max_steps=10**4, look=look)
+    assert seen >= 10
