@@ -25,12 +25,16 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+Row = Mapping[str, Any]
+"""Figures by name, in the order of their columns; None where one has no meaning."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """Figures of the kept repetitions, and every attempt at them. Times are in seconds, percentiles are over all kept repetitions together."""
 
     bench: str
-    """The verb: latency, throughput, serve or engine."""
+    """The verb: latency, throughput, serve, engine, prefix or memory."""
     subject: dict[str, Any]
     """What was asked: workload, concurrency or rate, counts."""
     target: dict[str, Any]
@@ -40,6 +44,8 @@ class Result:
     percentiles: dict[str, Percentiles]
     steps: dict[str, Percentiles] = field(default_factory=dict)
     """Seconds of each phase of a step, where the engine is in this process."""
+    sections: dict[str, list[Row]] = field(default_factory=dict)
+    """Figures that are not of repetitions: title -> rows with the same names."""
     attempts: list[dict[str, Any]]
     remarks: list[str]
     """What a reader must know before quoting a number."""

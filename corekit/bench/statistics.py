@@ -28,6 +28,17 @@ class Percentiles:
     max: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedianInterval:
+    """A median and two of the values, between which the median of the distribution lies with this probability."""
+
+    num_samples: int
+    low: float
+    median: float
+    high: float
+    confidence: float
+
+
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """The value below which `percent` of an ascending sequence lies, interpolated linearly between neighbours."""
     if not ordered:
@@ -43,6 +54,19 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 def spread(values: Iterable[float]) -> Spread:
     ordered = _ordered(values)
     return Spread(min=percentile(ordered, 0), median=percentile(ordered, 50), max=ordered[-1])
+
+
+def median_interval(values: Iterable[float], confidence: float = 0.95) -> MedianInterval:
+    """By order statistics, whatever the distribution: the k-th smallest and the k-th largest, for the largest k that is sure enough.
+
+    Fewer than k of n independent values fall on one side of the median with probability P(Binomial(n, 1/2) < k) (David and Nagaraja,
+    Order Statistics, 7.1). Where not even the extremes are sure enough they are taken, and `confidence` says what they are worth.
+    """
+    ordered = _ordered(values)
+    n, k, outside = len(ordered), 1, 2.0 * 0.5 ** len(ordered)
+    while k < n // 2 and 1.0 - (wider := outside + 2.0 * math.comb(n, k) * 0.5**n) >= confidence:
+        k, outside = k + 1, wider
+    return MedianInterval(num_samples=n, low=ordered[k - 1], median=percentile(ordered, 50), high=ordered[n - k], confidence=max(0.0, 1.0 - outside))
 
 
 def percentiles(values: Iterable[float]) -> Percentiles:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .result import Result
+from .result import Result, Row
 from .statistics import Percentiles, Spread
 
 _NAMES: Mapping[str, str] = {
@@ -39,6 +39,8 @@ def _lines(result: Result) -> Iterator[str]:
     yield from _spreads(result.spreads)
     yield from _percentiles("latency", result.percentiles)
     yield from _percentiles("step", result.steps)
+    for title, rows in result.sections.items():
+        yield from _section(title, rows)
     for remark in result.remarks:
         yield f"! {remark}"
 
@@ -67,6 +69,27 @@ def _percentiles(title: str, kinds: Mapping[str, Percentiles]) -> Iterator[str]:
         for name, one in kinds.items():
             yield f"{_name(name, ', ms'):<20}" + _row(*(1e3 * value for value in (one.mean, one.p50, one.p90, one.p99, one.max)), str(one.num_samples))
         yield ""
+
+
+def _section(title: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Columns as wide as what stands in them; texts to the left, numbers to the right."""
+    if rows:
+        names = list(rows[0])
+        cells = [[name.replace("_", " ") for name in names], *([_cell(row[name]) for name in names] for row in rows)]
+        widths = [max(len(line[at]) for line in cells) for at in range(len(names))]
+        left = [isinstance(rows[0][name], str) for name in names]
+        yield title
+        for line in cells:
+            yield "  ".join(f"{cell:<{width}}" if text else f"{cell:>{width}}" for cell, width, text in zip(line, widths, left, strict=True)).rstrip()
+        yield ""
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:,}" if isinstance(value, int) else _number(value) if isinstance(value, float) else str(value)
 
 
 def _name(name: str, unit: str = "") -> str:

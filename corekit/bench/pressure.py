@@ -1,0 +1,187 @@
+"""Part `pressure` of `bench memory`: requests on a pool that holds a few of them, by each way of preemption. Asks engines' clients.
+
+What is preempted must come back as it was: the tokens are compared with those of a pool that holds all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from corekit.api import EngineStats, Prompt, SamplingParams
+
+from .ask import vocab_size
+from .errors import BenchError, BenchUsage
+from .found import Found
+from .machine import CpuMeter
+from .measure import Attempt, Effort, measure
+from .progress import Progress
+from .result import Row
+from .stacks import Stacks, names
+from .statistics import spread
+
+if TYPE_CHECKING:
+    from corekit.api import EngineClient
+    from corekit.compose.parts import Part
+
+    from .verbs import Configure
+
+Tokens = tuple[tuple[int, ...], ...]
+EXACT = {"model.source": "none", "model.use": "fingerprint", "tokenizer.use": "bytes"}
+"""A model whose tokens show any wrong block, and do not depend on the shapes of matrices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Requests that are asked at once, and how many of them the pool holds to their end."""
+
+    num_requests: int = 8
+    num_held: int = 3
+    num_prompt_tokens: int = 96
+    num_output_tokens: int = 96
+    seed: int
+
+    def span(self, block_size: int) -> int:
+        return -(-(self.num_prompt_tokens + self.num_output_tokens) // block_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A stack, and `[scheduler] preemption`; None: a pool that holds all."""
+
+    layers: tuple[Part, ...]
+    preemption: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One round: the tokens of every request, and what the engine counted meanwhile."""
+
+    tokens: Tokens
+    seconds: float
+    before: EngineStats
+    after: EngineStats
+
+    def count(self, name: str) -> int:
+        return int(getattr(self.after, name) - getattr(self.before, name))
+
+
+@dataclass(kw_only=True)
+class Pressure:
+    """One model in every way. Ways run one after the other, each in an engine of its own."""
+
+    configure: Configure
+    stacks: Stacks
+    crowd: Crowd
+    effort: Effort
+    progress: Progress
+    attempts: list[Attempt[Answered]] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
+
+    async def rows(self, settings: dict[str, Any], *, exact: bool) -> list[Row]:
+        """exact: raises BenchError where tokens differ."""
+        free = Way(layers=self.stacks.device, preemption=None)
+        expected, bytes_per_block = await self._run(free, settings)
+        rows = [self._row(free, expected, expected, exact=exact)]
+        for way in self._ways(bytes_per_block):
+            answered, _ = await self._run(way, settings)
+            rows.append(self._row(way, answered, expected, exact=exact))
+        return rows
+
+    def _ways(self, bytes_per_block: int) -> Iterator[Way]:
+        num_host_blocks = self.crowd.num_requests * self.crowd.span(self.stacks.block_size)
+        for layers in dict.fromkeys((self.stacks.device, self.stacks.bottom)):
+            hosted = self.stacks.over_host(layers, num_host_blocks, bytes_per_block)
+            yield Way(layers=layers, preemption="recompute")
+            yield Way(layers=hosted, preemption="swap")
+            yield Way(layers=hosted, preemption="auto")
+
+    async def _run(self, way: Way, settings: dict[str, Any]) -> tuple[list[Answered], int]:
+        from corekit.compose.assemble import assemble
+
+        crowd, span = self.crowd, self.crowd.span(self.stacks.block_size)
+        num_held = crowd.num_requests if way.preemption is None else crowd.num_held
+        config = self.configure(
+            {
+                **settings,
+                "scheduler.max_num_seqs": crowd.num_requests,
+                "scheduler.watermark": 0.0,
+                "scheduler.preemption": way.preemption or "recompute",
+                "block_allocator.num_blocks": num_held * span,
+            }
+        )
+        with assemble(config, block_allocator=self.stacks.provider(way.layers), frontends=()) as assembly:
+            self.summary = self.summary or assembly.summary()
+            client, label = assembly.client, f"pressure, {way.preemption or 'none'}, {names(way.layers)}"
+            if crowd.num_prompt_tokens + crowd.num_output_tokens > client.model.max_model_len:
+                raise BenchUsage(f"pressure: {crowd.num_prompt_tokens} + {crowd.num_output_tokens} tokens do not fit into {client.model.max_model_len}")
+            num_ids = vocab_size(client)
+            attempts = await measure(lambda number, which: self._round(client, num_ids, number, f"{label}, {which}"), self.effort, CpuMeter)
+            bytes_per_block = assembly.pool.bytes_per_block
+        self.attempts += attempts
+        return [attempt.value for attempt in attempts if attempt.kept], bytes_per_block
+
+    async def _round(self, client: EngineClient, num_ids: int, number: int, label: str) -> Answered:
+        crowd, random = self.crowd, Random(f"pressure {self.crowd.seed} {number}")
+        prompts = [Prompt(token_ids=tuple(random.randrange(num_ids) for _ in range(crowd.num_prompt_tokens))) for _ in range(crowd.num_requests)]
+        params = SamplingParams(temperature=0.0, max_tokens=crowd.num_output_tokens, ignore_eos=True)
+
+        async def answer(prompt: Prompt) -> tuple[int, ...]:
+            ids: list[int] = []
+            async for output in client.generate(prompt, params):
+                new = [id for sample in output.outputs for id in sample.token_ids]
+                ids += new
+                self.progress.advance(len(new))
+            return tuple(ids)
+
+        before, began = client.stats(), perf_counter()
+        async with self.progress.watching(label, crowd.num_requests * crowd.num_output_tokens, "output tokens"):
+            tokens = await asyncio.gather(*map(answer, prompts))
+        seconds = perf_counter() - began
+        if any(len(ids) != crowd.num_output_tokens for ids in tokens):
+            raise BenchError(f"{label}: answers have {sorted(map(len, tokens))} tokens, each was to have {crowd.num_output_tokens}: the engine miscounted")
+        return Answered(tokens=tuple(tokens), seconds=seconds, before=before, after=client.stats())
+
+    def _row(self, way: Way, answered: Sequence[Answered], expected: Sequence[Answered], *, exact: bool) -> Row:
+        num_equal = sum(a == b for one, other in zip(answered, expected, strict=True) for a, b in zip(one.tokens, other.tokens, strict=True))
+        num_answers, label = len(answered) * self.crowd.num_requests, f"pressure, {way.preemption}, {names(way.layers)}"
+        if exact and num_equal != num_answers:
+            raise BenchError(f"{label}: {num_answers - num_equal} of {num_answers} answers differ from those of a pool that holds all")
+        if way.preemption is not None and not any(one.count("num_preemptions") for one in answered):
+            raise BenchError(f"{label}: nothing was preempted, so nothing was measured")
+        seconds = spread(one.seconds for one in answered).median
+        return {
+            "preemption": way.preemption or "no pressure",
+            "stack": names(way.layers),
+            "seconds": seconds,
+            "of_no_pressure": seconds / spread(one.seconds for one in expected).median,
+            **{
+                name.removeprefix("num_"): sum(one.count(name) for one in answered) for name in ("num_preemptions", "num_swap_preemptions", "num_swap_refusals")
+            },
+            "MiB_to_host": sum(one.count("num_bytes_to_host") for one in answered) / 2**20,
+            "MiB_to_device": sum(one.count("num_bytes_to_device") for one in answered) / 2**20,
+            "same_answers": f"{num_equal} of {num_answers}",
+        }
+
+
+async def pressure(configure: Configure, stacks: Stacks, crowd: Crowd, effort: Effort, progress: Progress) -> Found:
+    """The configured model, and one that is exact whatever the batch."""
+    asked = Pressure(configure=configure, stacks=stacks, crowd=crowd, effort=effort, progress=progress)
+    rows = await asked.rows({}, exact=False)
+    proof = Pressure(
+        configure=configure, stacks=stacks, crowd=crowd, effort=Effort(warmup=0, reps=1, max_foreign=effort.max_foreign, retries=0), progress=progress
+    )
+    proved = await proof.rows(dict(EXACT), exact=True)
+    shape = f"{crowd.num_requests} requests of {crowd.num_prompt_tokens} + {crowd.num_output_tokens} tokens on a pool for {crowd.num_held}"
+    differ = [f"{row['preemption']}, {row['stack']}" for row in rows if row["same_answers"] != rows[0]["same_answers"]]
+    remarks = [f"answers of this model differ by the way of preemption: {'; '.join(differ)}"] if differ else []
+    return Found(
+        sections={f"pressure, {shape}": rows, "the same on fingerprint, whose tokens do not depend on the batch": proved},
+        attempts=asked.attempts,
+        target={"engine": asked.summary},
+        remarks=remarks,
+    )
