@@ -11,7 +11,7 @@ class LruPrefixOptions:
     """Plain values as written in TOML, each within its bounds. Raises ValueError with every problem at once."""
 
     max_retained: float = 0.25
-    """Most of the pool that requests may retain (`cache_retention`), as a share: 0 to 0.9; 0: retention is ignored."""
+    """Most of the pool that requests may retain (`cache_retention`), as a share, rounded down to whole blocks: 0 to 0.9; 0: retention is ignored."""
     sample_every: int = 64
     """One published block in so many, on average, is watched for the statistics of residency and reuse; 0 to 2**20; 0: none."""
 

@@ -11,7 +11,6 @@ from corekit.testing import BlockAllocatorKit
 class TestLruPrefix(BlockAllocatorKit):
     provider = "lru-prefix"
     abilities = frozenset({"prefix_cache", "eviction_sink", "audit"})
-    hides_prefix_cache = True  # it refuses to stand on another cache
 
 
 class TestWatched(BlockAllocatorKit):
@@ -20,4 +19,3 @@ class TestWatched(BlockAllocatorKit):
     provider = "lru-prefix"
     options: ClassVar[Mapping[str, Any]] = {"sample_every": 1}
     abilities = frozenset({"prefix_cache", "eviction_sink", "audit"})
-    hides_prefix_cache = True
