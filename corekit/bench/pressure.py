@@ -85,22 +85,22 @@ class Pressure:
     async def rows(self, settings: dict[str, Any], *, exact: bool) -> list[Row]:
         """exact: raises BenchError where tokens differ."""
         free = Way(layers=self.stacks.device, preemption=None)
-        expected, bytes_per_block = await self._run(free, settings)
+        expected = await self._run(free, settings)
         rows = [self._row(free, expected, expected, exact=exact)]
-        for way in self._ways(bytes_per_block):
-            answered, _ = await self._run(way, settings)
+        for way in self._ways():
+            answered = await self._run(way, settings)
             rows.append(self._row(way, answered, expected, exact=exact))
         return rows
 
-    def _ways(self, bytes_per_block: int) -> Iterator[Way]:
+    def _ways(self) -> Iterator[Way]:
         num_host_blocks = self.crowd.num_requests * self.crowd.span(self.stacks.block_size)
         for layers in dict.fromkeys((self.stacks.device, self.stacks.bottom)):
-            hosted = self.stacks.over_host(layers, num_host_blocks, bytes_per_block)
+            hosted = self.stacks.over_host(layers, num_host_blocks)
             yield Way(layers=layers, preemption="recompute")
             yield Way(layers=hosted, preemption="swap")
             yield Way(layers=hosted, preemption="auto")
 
-    async def _run(self, way: Way, settings: dict[str, Any]) -> tuple[list[Answered], int]:
+    async def _run(self, way: Way, settings: dict[str, Any]) -> list[Answered]:
         from corekit.compose.assemble import assemble
 
         crowd, span = self.crowd, self.crowd.span(self.stacks.block_size)
@@ -121,9 +121,8 @@ class Pressure:
                 raise BenchUsage(f"pressure: {crowd.num_prompt_tokens} + {crowd.num_output_tokens} tokens do not fit into {client.model.max_model_len}")
             num_ids = vocab_size(client)
             attempts = await measure(lambda number, which: self._round(client, num_ids, number, f"{label}, {which}"), self.effort, CpuMeter)
-            bytes_per_block = assembly.pool.bytes_per_block
         self.attempts += attempts
-        return [attempt.value for attempt in attempts if attempt.kept], bytes_per_block
+        return [attempt.value for attempt in attempts if attempt.kept]
 
     async def _round(self, client: EngineClient, num_ids: int, number: int, label: str) -> Answered:
         crowd, random = self.crowd, Random(f"pressure {self.crowd.seed} {number}")

@@ -17,7 +17,7 @@ SWAP = "cpu-swap"
 """The layer that adds a host tier."""
 NO_MODEL: Mapping[str, Any] = {"model.source": "none", "model.use": "scripted", "tokenizer.use": "bytes"}
 NOMINAL_BYTES = 4096
-"""Of a block, where there is no pool: only the size of the swap space follows from it."""
+"""Of a block, where there is no pool."""
 
 
 class CountedCopies:
@@ -50,12 +50,12 @@ class Stacks:
     def block_size(self) -> int:
         return self._composition.context.block_size
 
-    def over_host(self, layers: Sequence[Part], num_host_blocks: int, bytes_per_block: int = NOMINAL_BYTES) -> tuple[Part, ...]:
-        """The layers below a host tier of so many blocks."""
+    def over_host(self, layers: Sequence[Part], num_host_blocks: int) -> tuple[Part, ...]:
+        """The layers below a host tier of so many blocks, otherwise as configured."""
         from corekit.compose.parts import Wish, settle
 
         composition, config = self._composition, self._composition.config
-        raw = {**config.block_allocator.options.get(SWAP, {}), "swap_space_gib": num_host_blocks * bytes_per_block / 2**30}
+        raw = {**config.block_allocator.options.get(SWAP, {}), "num_host_blocks": num_host_blocks}
         wish = Wish(slot="block_allocator", name=SWAP, place="the host tier", options_path=("block_allocator", "options", SWAP), raw=raw)
         part = settle(wish, composition.catalog, config, self._environ, composition.context)
         assert part is not None
