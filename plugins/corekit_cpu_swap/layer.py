@@ -16,7 +16,6 @@ from corekit.api import (
     PrefixMatch,
     PrefixQuery,
     SupportsEvictionSink,
-    SupportsPrefixCache,
     Ticket,
 )
 
@@ -48,7 +47,7 @@ class CpuSwap:
 
     @property
     def prefix_cache(self) -> bool:
-        return isinstance(self.inner, SupportsPrefixCache) and self.inner.prefix_cache
+        return bool(getattr(self.inner, "prefix_cache", False))
 
     @property
     def available(self) -> int:
