@@ -5,12 +5,12 @@ Knows blocks and keys, and when they were idle; nothing of requests, of hashes, 
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count, islice
 
 from corekit.api import AllocatorStats, BlockAllocator, BlockKey, BlockRef, Blocks, CachedBlock, PrefixMatch, PrefixQuery
 
@@ -38,10 +38,11 @@ class LruPrefix:
         """Key -> block, and its number in the order in which they came here."""
         self._ripe: list[tuple[int, BlockKey]] = []
         """A heap; an entry whose number is not the key's own any more is void."""
-        self._number = count()
+        self._number = itertools.count()
         self._retention = Retention(int(options.max_retained * inner.available), clock)  # nothing is used while the stack is built
         self._lifetimes = Lifetimes(options.sample_every, clock, seed)
         self._gap = self._lifetimes.gap() if options.sample_every else 0
+        """How many are published until one is watched; 0: none will be."""
         self._sink: Callable[[int, BlockKey], None] | None = None
         self._num_evicted = 0
 
@@ -111,7 +112,7 @@ class LruPrefix:
             if key in watched:
                 self._lifetimes.given(key)
         if private:
-            self.inner.give(Blocks(tuple(reversed(private))))
+            self.inner.give(Blocks(tuple(reversed(private)), blocks.group))
 
     def find(self, query: PrefixQuery) -> PrefixMatch:
         blocks: list[CachedBlock] = []
@@ -119,9 +120,9 @@ class LruPrefix:
             if cached is None:
                 break
             blocks.append(cached)
-        idle = sum(map(self._idle.__contains__, islice(query.keys, len(blocks))))
+        idle = sum(map(self._idle.__contains__, itertools.islice(query.keys, len(blocks))))
         if self._aside:
-            idle += sum(map(self._aside.__contains__, islice(query.keys, len(blocks))))
+            idle += sum(map(self._aside.__contains__, itertools.islice(query.keys, len(blocks))))
         return PrefixMatch(tuple(blocks), idle)
 
     def hold(self, match: PrefixMatch) -> Blocks | None:
