@@ -29,7 +29,7 @@ from .errors import BindError, ConfigError
 from .keys import key_chain
 from .memory import Pool, size_pool
 from .ranks import RankFactory
-from .stack import build_stack
+from .stack import build_stack, check_swap
 from .surroundings import step_limits
 
 
@@ -133,6 +133,7 @@ def _memory(composition: Composition, executor: Executor) -> tuple[Pool, BlockAl
     stack = build_stack(parts, replace(context, bytes_per_block=bytes_per_block, num_blocks=pool.num_blocks, journal=journal))
     if (there := stack.available) != pool.num_blocks:
         raise ConfigError(f"{parts[0].place}: the stack offers {there} blocks, the pool has {pool.num_blocks}. Give both the same number of blocks.")
+    check_swap(composition.config, parts, stack)
     num_host_blocks = stack.num_host_blocks if isinstance(stack, SupportsSwap) else 0
     executor.allocate_kv(
         KvPlan(

@@ -55,7 +55,12 @@ MUTANTS = [
         ("self._keys[parent, tokens, extra]", "self._keys[None, tokens, extra]"),
         first_walk=43,
     ),
-    mutant("published before computed", S, "_publish", ("size = self.limits.block_size", "size = self.limits.block_size; r.num_committed = min(len(r.tokens), size * len(r.table))")),
+    mutant(
+        "published before computed",
+        S,
+        "_publish",
+        ("size = self.limits.block_size", "size = self.limits.block_size; r.num_committed = min(len(r.tokens), size * len(r.table))"),
+    ),
     mutant("sibling shares with a leader that has left", S, "_fork", ("if leader.state is RequestState.RUNNING:", "if True:")),
     mutant("seats of siblings not returned", S, "_fork", ("leader.num_samples = 1", "pass")),
     mutant("sibling starts beyond the prompt", S, "_fork", ("r.num_committed = num_prompt", "r.num_committed = num_prompt + 1")),
@@ -82,7 +87,9 @@ MUTANTS = [
     mutant("budget kept on undo", P, "preempt", ("self._budget += row.num_tokens", "pass")),
     mutant("undone row still runs", P, "preempt", ("self.rows.pop(r, None)", "self.rows.get(r)")),
     mutant("computed kept on preemption", request.Request, "lose", ("[], 0, 0, 0", "[], self.num_computed_tokens, 0, 0")),
-    mutant("readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued or r.awaits is not None:", "if False:"), first_walk=63),
+    mutant(
+        "readmitted before its tokens are known", P, "_admit", ("if r.steps_in_flight or not r.queued or r.awaits is not None:", "if False:"), first_walk=63
+    ),
     mutant("hit without holding", P, "_admit", ("blocks.hold(match)", "blocks.share([b.place.block for b in match.blocks])")),
     mutant(
         "hit counted one block short",

@@ -22,7 +22,9 @@ def random_setting(rng: random.Random) -> Setting:
         long_prefill_token_threshold=rng.choice((0, 0, 2, 5)),
         watermark_blocks=rng.choice((0, 0, 1, 3)),
         depth=rng.choice((1, 2, 2, 3)),
-        prefix_cache=rng.random() < 0.5,
+        stack=rng.choice(("free-list", "plain", "lru", "swap", "lru+swap", "lru+swap")),
+        num_host_blocks=rng.choice((0, 2, 64, 64)),
+        preemption=rng.choice((None, "swap", "swap", "recompute")),
         max_draft_tokens=rng.choice((0, 0, 0, 1, 3)),
         policy=rng.choice(("fcfs", "fcfs", "priority", "priority", "chaos", "chaos")),
         unreliable=rng.random() < 0.1,
@@ -96,7 +98,11 @@ def walk(rng: random.Random) -> dict[str, int]:
     world.check()
     stats = world.engine.stats()
     return {
-        "preempted": stats.num_preemptions,
+        "preempted": stats.num_preemptions - stats.num_swap_preemptions,
+        "parked": stats.num_swap_preemptions,
+        "returned": stats.num_bytes_to_device,
+        "refused by the host": stats.num_swap_refusals,
+        "awaited": world.num_awaited,
         "aborted": aborted,
         "hits": stats.num_cached_tokens,
         "refused": refused,

@@ -29,6 +29,9 @@ from corekit.engine.scheduler import Scheduler
 from corekit.engine.limits import Limits
 from corekit.testing.prefix_cache import PlainPrefixCache
 from corekit.worker.worker import RankWorker
+from corekit_cpu_swap.layer import CpuSwap
+from corekit_lru_prefix.layer import LruPrefix
+from corekit_lru_prefix.options import LruPrefixOptions
 
 FAULTY_TOKEN = VOCAB + 1
 """No answer holds it. A row that computes it makes the forward pass raise: a fault that is its request's alone."""
@@ -74,7 +77,7 @@ class Chaos:
             one = rng.choice(everyone)
             dice = rng.random()
             if dice < 0.3 and step.resident:
-                step.preempt(rng.choice(step.resident), rng.choice(("recompute", None)))
+                step.preempt(rng.choice(step.resident), rng.choice(("recompute", "swap", None)))
             elif dice < 0.5:
                 step.schedule_many(everyone, rng.randrange(len(everyone)))
             else:
@@ -95,7 +98,9 @@ class Setting:
     long_prefill_token_threshold: int = 0
     watermark_blocks: int = 0
     depth: int = 1  # 1: in-process; more: delayed
-    prefix_cache: bool = False
+    stack: str = "free-list"  # free-list | plain | lru | swap | lru+swap
+    num_host_blocks: int = 64
+    preemption: str | None = None
     max_draft_tokens: int = 0
     policy: str = "fcfs"  # fcfs | priority | chaos
     unreliable: bool = False
@@ -121,13 +126,16 @@ class World:
             model=FaultyModel(model), attention=TorchAttention(model.spec.layers, device="cpu", poison=True), sampler=TorchSampler(), device="cpu", threads=0
         )
         self.worker.allocate_kv(
-            KvPlan(num_blocks=setting.num_blocks, num_host_blocks=0, block_size=setting.block_size, kv_dtype="float64", layers=model.spec.layers)
+            KvPlan(
+                num_blocks=setting.num_blocks,
+                num_host_blocks=setting.num_host_blocks,
+                block_size=setting.block_size,
+                kv_dtype="float64",
+                layers=model.spec.layers,
+            )
         )
-        stack = FreeList(setting.num_blocks)
-        if setting.prefix_cache:
-            stack = PlainPrefixCache(stack)
-        if setting.unreliable:
-            stack = Unreliable(stack, lambda: self.rng.random() < 0.1)
+        self.time = itertools.count().__next__
+        journal = CopyJournal()
         limits = Limits(
             num_blocks=setting.num_blocks,
             block_size=setting.block_size,
@@ -138,14 +146,31 @@ class World:
             watermark_blocks=setting.watermark_blocks,
             max_draft_tokens=setting.max_draft_tokens,
             vocab_size=VOCAB,
+            preemption=setting.preemption,
+            bytes_per_block=1,
         )
         policy = {"fcfs": Fcfs, "priority": Priority, "chaos": lambda: Chaos(self.rng, 100)}[setting.policy]()
-        self.time = itertools.count().__next__
-        self.scheduler = Scheduler(stack=stack, journal=CopyJournal(), policy=policy, fallback=Fcfs(), limits=limits, clock=lambda: float(self.time()))
+        stack = self.build_stack(journal)
+        self.scheduler = Scheduler(stack=stack, journal=journal, policy=policy, fallback=Fcfs(), limits=limits, clock=self.clock)
+        self.scheduler.rates.swap_is_quicker = lambda num_bytes, num_tokens: self.rng.random() < 0.5  # what was measured differs from run to run
         executor = InProcess(self.worker) if setting.depth == 1 else Delayed(self.worker, setting.depth)
-        self.engine = Engine(self.scheduler, executor, clock=lambda: float(self.time()))
+        self.engine = Engine(self.scheduler, executor, clock=self.clock)
         self.asked: dict[str, Asked] = {}
         self.num_steps = 0
+        self.num_awaited = 0
+
+    def clock(self) -> float:
+        return float(self.time())
+
+    def build_stack(self, journal: CopyJournal):
+        setting, stack = self.setting, FreeList(self.setting.num_blocks)
+        if setting.stack == "plain":
+            stack = PlainPrefixCache(stack)
+        if setting.stack.startswith("lru"):
+            stack = LruPrefix(stack, LruPrefixOptions(sample_every=2), clock=self.clock)
+        if setting.stack.endswith("swap"):
+            stack = CpuSwap(stack, journal, num_slots=setting.num_host_blocks, max_cached=setting.num_host_blocks // 2)
+        return Unreliable(stack, lambda: self.rng.random() < 0.1) if setting.unreliable else stack
 
     # -- what may happen
 
@@ -210,6 +235,7 @@ class World:
             for r in group.samples:
                 if r.state is not RequestState.FINISHED:
                     self._check_counts(r)
+        self.num_awaited += len(plan.awaiting)
         self.num_steps += 1
 
     def _check_counts(self, r) -> None:
@@ -217,7 +243,9 @@ class World:
         if r.state is RequestState.RUNNING:
             assert self.scheduler.blocks.span(r.num_computed_tokens) <= len(r.table), f"the table of {r!r} does not cover what is computed"
         else:
-            assert not (r.table or r.num_computed_tokens or r.sent), f"{r!r} holds something"
+            assert not (r.table or r.sent), f"{r!r} holds something"
+            assert (r.ticket is not None) == (r.state is RequestState.PARKED), f"{r!r} has ticket {r.ticket}"
+            assert r.ticket is not None or not r.num_computed_tokens, f"{r!r} has computed something, and it is gone"
 
     def finish(self) -> None:
         """Run until nobody is left, then hold the law."""
