@@ -9,10 +9,10 @@ from corekit.api import SamplingParams, StepInput, StepResult
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
 from corekit.engine.blocks import CopyJournal
-from corekit.engine.request import NewRequest, Request
-from corekit.engine.scheduler import Scheduler
 from corekit.engine.limits import Limits
+from corekit.engine.request import NewRequest, Request
 from corekit.engine.row import Row
+from corekit.engine.scheduler import Scheduler
 
 
 def made_up(rows: Sequence[Row], token: int = 1) -> StepResult:

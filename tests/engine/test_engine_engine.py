@@ -13,9 +13,9 @@ from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
 from corekit.engine.blocks import CopyJournal
 from corekit.engine.engine import Engine
+from corekit.engine.limits import Limits
 from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
-from corekit.engine.limits import Limits
 
 
 class Answering:

@@ -10,6 +10,9 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from corekit_cpu_swap.layer import CpuSwap
+from corekit_lru_prefix.layer import LruPrefix
+from corekit_lru_prefix.options import LruPrefixOptions
 from fingerprint_solo import VOCAB, ThirdBanned, fingerprint, solo_answer, solo_prompt_logprobs
 from unreliable_layer import Unreliable
 
@@ -24,14 +27,11 @@ from corekit.builtin.torch_sampler import TorchSampler
 from corekit.engine.blocks import CopyJournal
 from corekit.engine.constraints import Constraint
 from corekit.engine.engine import Engine
+from corekit.engine.limits import Limits
 from corekit.engine.request import NewRequest
 from corekit.engine.scheduler import Scheduler
-from corekit.engine.limits import Limits
 from corekit.testing.prefix_cache import PlainPrefixCache
 from corekit.worker.worker import RankWorker
-from corekit_cpu_swap.layer import CpuSwap
-from corekit_lru_prefix.layer import LruPrefix
-from corekit_lru_prefix.options import LruPrefixOptions
 
 FAULTY_TOKEN = VOCAB + 1
 """No answer holds it. A row that computes it makes the forward pass raise: a fault that is its request's alone."""
@@ -125,15 +125,8 @@ class World:
         self.worker = RankWorker(
             model=FaultyModel(model), attention=TorchAttention(model.spec.layers, device="cpu", poison=True), sampler=TorchSampler(), device="cpu", threads=0
         )
-        self.worker.allocate_kv(
-            KvPlan(
-                num_blocks=setting.num_blocks,
-                num_host_blocks=setting.num_host_blocks,
-                block_size=setting.block_size,
-                kv_dtype="float64",
-                layers=model.spec.layers,
-            )
-        )
+        plan = {"num_blocks": setting.num_blocks, "num_host_blocks": setting.num_host_blocks, "block_size": setting.block_size}
+        self.worker.allocate_kv(KvPlan(**plan, kv_dtype="float64", layers=model.spec.layers))
         self.time = itertools.count().__next__
         journal = CopyJournal()
         limits = Limits(
