@@ -36,7 +36,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "": (),
     "api": ("pluggy",),
-    "compose": ("pluggy", "tomli", "pydantic", "pydantic_core", "packaging", "structlog", "torch"),
+    "compose": ("pluggy", "tomli", "pydantic", "pydantic_core", "packaging", "structlog", "torch", "xxhash"),
     "engine": ("msgspec", "structlog"),
     "worker": ("torch", "numpy", "msgspec", "structlog"),
     "testing": ("pytest", "hypothesis", "torch", "numpy"),
