@@ -17,6 +17,8 @@ import pytest
 from page_files import DOCS, write
 
 from corekit import LLM, SamplingParams, assemble
+from corekit.api import Prompt
+from corekit.compose.assembly import Assembly
 from corekit.compose.config import load
 
 STAND_IN = {
@@ -127,6 +129,36 @@ def lets_urgent_requests_go_first(kitchen: Path) -> None:
     assert ended == [-1, 0, 1]
 
 
+def keeps_a_beginning_cached(kitchen: Path) -> None:
+    ask = runpy.run_path("rules.py")["ask"]
+    with LLM() as llm:
+        found = [ask(llm, question, tenant)[1] for question, tenant in (("a", "one"), ("b", "one"), ("c", "one"), ("c", "two"))]
+        retained = llm.assembly.client.stats().memory.num_retained
+    assert found[0] == found[3] == 0
+    assert found[1] == found[2] >= 64
+    assert retained > 0
+
+
+def parks_requests(kitchen: Path) -> None:
+    """Twelve blocks for four answers of four blocks and more: somebody gives way, and his blocks go to the host."""
+    given = {"model.options": {"texts": ["so many words to say"]}, "num_blocks": 12, "block_allocator.block_size": 4, "frontend": []}
+    answers: list[str] = []
+
+    async def ask(assembly: Assembly, number: int) -> None:
+        params = SamplingParams(max_tokens=20, temperature=0)
+        answers.append("".join([news.outputs[0].text async for news in assembly.client.generate(Prompt(text=f"{number} prompt"), params)]))
+
+    async def main(assembly: Assembly) -> None:
+        await asyncio.gather(*(ask(assembly, number) for number in range(4)))
+
+    with assemble(load(kitchen / "swap.toml", environ=os.environ, given=given)) as assembly:
+        asyncio.run(main(assembly))
+        stats = assembly.client.stats()
+    assert answers == ["so many words to say"] * 4
+    assert stats.num_swap_preemptions == stats.num_preemptions > 0
+    assert stats.num_bytes_to_device > 0
+
+
 RECIPES = {
     "Change who runs next": changes_who_runs_next,
     "Write a line of JSON for every request": writes_a_line_for_every_request,
@@ -134,6 +166,8 @@ RECIPES = {
     "Serve from your own web application": serves_from_a_web_application,
     "Two engines in one process": has_two_engines,
     "Let urgent requests go first": lets_urgent_requests_go_first,
+    "Keep a long beginning cached": keeps_a_beginning_cached,
+    "Park requests instead of computing them again": parks_requests,
 }
 
 
