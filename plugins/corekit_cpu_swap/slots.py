@@ -123,18 +123,18 @@ class HostSlots:
 
     def audit(self) -> Iterator[str]:
         """Every broken invariant, once no ticket is left."""
-        free, cached = {*self._given, *range(self._next, self.count)}, set(self._cached)
-        if len(free) != self.num_free:
+        free, cached, claimed = set(self._given), set(self._cached), set(self._refs)
+        if len(free) != len(self._given):
             yield "a host slot was freed twice"
-        if self._refs:
-            yield f"tickets still reference host slots {sorted(self._refs)[:8]}"
+        if claimed:
+            yield f"tickets still reference host slots {sorted(claimed)[:8]}"
         if self._awaited:
             yield f"host slots {sorted(self._awaited)[:8]} wait for their content although no ticket needs it"
-        if both := free & cached:
-            yield f"host slots {sorted(both)[:8]} are free and cached"
-        if lost := set(range(self.count)).symmetric_difference(free | cached | set(self._refs)):
+        if several := (free & cached) | (free & claimed) | (cached & claimed):
+            yield f"host slots {sorted(several)[:8]} are in two states"
+        if lost := set(range(self._next)) ^ (free | cached | claimed):
             yield f"host slots {sorted(lost)[:8]} are lost, or not of this space"
-        if self._key_of.keys() != cached or {slot: key for key, slot in self.slot_of.items()} != self._key_of:
-            yield "keys and cached host slots differ"
-        if len(cached) > self._max_cached:
-            yield f"{len(cached)} host slots are cached, more than the {self._max_cached} that may be"
+        if self._next > self.count or len(cached) > self._max_cached:
+            yield f"{self._next} host slots of {self.count} were used, {len(cached)} are cached of {self._max_cached} that may be"
+        if {slot: key for key, slot in self.slot_of.items()} != self._key_of or not cached <= self._key_of.keys() <= cached | claimed:
+            yield "keys and host slots do not agree"
