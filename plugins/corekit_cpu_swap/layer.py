@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from corekit.api import (
     AllocatorStats,
@@ -20,6 +21,8 @@ from corekit.api import (
 )
 
 from .slots import HostSlots
+
+_Runs: TypeAlias = Sequence[tuple[int, PrefixMatch]]
 
 
 class CpuSwap:
@@ -74,44 +77,24 @@ class CpuSwap:
         return PrefixMatch(tuple(found), num_taken)
 
     def _hold(self, match: PrefixMatch) -> Blocks | None:
-        hits = [cached.place.block for cached in match.blocks if cached.place.on_host]
+        places = [cached.place for cached in match.blocks]
+        hits = [place.block for place in places if place.on_host]
         if not hits:
             return self.inner.hold(match)
         keys = [cached.key for cached in match.blocks]
-        if match.num_taken > self.available or self._find(PrefixQuery(keys)) != match:
+        runs = self._runs(keys)
+        now = [None if (slot := self._slots.filled(key)) is None else BlockRef(slot, True) for key in keys]
+        for start, run in runs:
+            now[start : start + len(run.blocks)] = [cached.place for cached in run.blocks]
+        if now != places or self._needed(keys, runs) > self.available:
             return None
         for slot in hits:
             self._slots.refer(slot)
-        held = self._gather(keys, [cached.place.block for cached in match.blocks])
+        held = self._gather(keys, [place.block for place in places], runs)
         self._slots.release(hits)
         return held
 
-    def _gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int]) -> Blocks | None:
-        """Device blocks for these keys, by slot where the device has none; None, changing nothing, for want of blocks.
-
-        Slots that are read are referenced. What the device has is held before anything is taken, so nothing of it is evicted.
-        """
-        runs = self._runs(keys)
-        num_copied = len(keys) - sum(len(run.blocks) for _, run in runs)
-        if num_copied + sum(run.num_taken for _, run in runs) > self.available:
-            return None
-        table = [0] * len(keys)
-        for start, run in runs:
-            held = self.inner.hold(self.inner.find(PrefixQuery([cached.key for cached in run.blocks])))
-            assert held is not None, "the layer beneath refused to hold what it found"
-            table[start : start + len(held.ids)] = held.ids
-        missing = [at for at, block in enumerate(table) if not block]
-        taken = self.inner.take(num_copied) if missing else Blocks()
-        assert taken is not None, "the layer beneath refused what it says is available"
-        for at, block in zip(missing, taken.ids, strict=True):
-            assert not self._slots.is_awaited(slots[at]), "the layer beneath dropped a key and did not tell the sink"
-            self._journal.copy(BlockRef(slots[at], True), BlockRef(block))
-            if (key := keys[at]) is not None:
-                self.inner.publish(block, key)
-            table[at] = block
-        return Blocks(tuple(table))
-
-    def _runs(self, keys: Sequence[BlockKey | None]) -> list[tuple[int, PrefixMatch]]:
+    def _runs(self, keys: Sequence[BlockKey | None]) -> _Runs:
         """Where keys are on the device: index of the first, and the match. One question for the usual case, single keys after a gap."""
         chain: list[BlockKey] = []
         for key in keys:
@@ -125,6 +108,32 @@ class CpuSwap:
             if later is not None and (one := self.inner.find(PrefixQuery((later,)))).blocks:
                 runs.append((at, one))
         return runs
+
+    @staticmethod
+    def _needed(keys: Sequence[BlockKey | None], runs: _Runs) -> int:
+        """How many of `available` they use: what is idle on the device, and a block for each that is not there."""
+        return len(keys) + sum(run.num_taken - len(run.blocks) for _, run in runs)
+
+    def _gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int], runs: _Runs) -> Blocks:
+        """Device blocks for these keys, from their slots where the device has none. Slots are referenced, and as many as needed are available.
+
+        What the device has is held before anything is taken, so nothing of it is evicted.
+        """
+        table = [0] * len(keys)
+        for start, run in runs:
+            held = self.inner.hold(self.inner.find(PrefixQuery([cached.key for cached in run.blocks])))
+            assert held is not None, "the layer beneath refused to hold what it found"
+            table[start : start + len(held.ids)] = held.ids
+        missing = [at for at, block in enumerate(table) if not block]
+        taken = self.inner.take(len(missing)) if missing else Blocks()
+        assert taken is not None, "the layer beneath refused what it says is available"
+        for at, block in zip(missing, taken.ids, strict=True):
+            assert not self._slots.is_awaited(slots[at]), "the layer beneath dropped a key and did not tell the sink"
+            self._journal.copy(BlockRef(slots[at], True), BlockRef(block))
+            if (key := keys[at]) is not None:
+                self.inner.publish(block, key)
+            table[at] = block
+        return Blocks(tuple(table))
 
     def _catch(self, block: int, key: BlockKey) -> None:
         """The sink: a device block is about to lose its key."""
@@ -162,9 +171,12 @@ class CpuSwap:
         return Ticket(tuple(table))
 
     def swap_in(self, ticket: Ticket) -> Blocks | None:
-        held = self._gather([self._slots.key_of(slot) for slot in ticket.slots], ticket.slots)
-        if held is not None:
-            self._slots.release(ticket.slots)
+        keys = [self._slots.key_of(slot) for slot in ticket.slots]
+        runs = self._runs(keys)
+        if self._needed(keys, runs) > self.available:
+            return None
+        held = self._gather(keys, ticket.slots, runs)
+        self._slots.release(ticket.slots)
         return held
 
     def drop(self, ticket: Ticket) -> None:
