@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import cache
 from random import Random
@@ -24,26 +24,37 @@ def alone() -> Sequence[Sample]:
     return answers(None)[0]
 
 
-def answers(policy: Provider[SchedulerPolicy] | None, depth: int = 1) -> tuple[Answers, list[str]]:
-    """For each request its samples' tokens, and what the engine reported. None: the reference, one request after the other.
+def answers(policy: Provider[SchedulerPolicy] | None, depth: int = 1, *, keeps: bool = False) -> tuple[Answers, list[str]]:
+    """For each request its samples' tokens, and what the engine reported. None: the reference, one request after the other."""
+    with _reports() as reports, assemble(tables(depth, keeps=keeps), scheduler_policy=policy, frontends=(), progress=False) as assembly:
+        return asyncio.run(ask(assembly.client, together=policy is not None)), reports
 
-    Every fifth request leaves after its first tokens, and its answer does not count.
-    """
-    config = {
+
+def tables(depth: int, *, keeps: bool) -> Mapping[str, Any]:
+    """An engine whose pool is too small. keeps: with a prefix cache, whose prefixes are awaited, and swap space, where victims are parked."""
+    memory = {"stack": ["cpu-swap", "lru-prefix", "free-list"], "options": {"cpu-swap": {"num_host_blocks": 10}}} if keeps else {"stack": ["free-list"]}
+    return {
         "model": {"source": "none", "use": "fingerprint", "max_model_len": 40},
         "tokenizer": {"use": "bytes"},
         "executor": {"use": "delayed", "options": {"depth": depth}} if depth > 1 else {"use": "in-process"},
-        "scheduler": {"max_num_seqs": 4, "max_num_batched_tokens": 16, "watermark": 0.0, "max_queued_tokens": 10**6},
-        "block_allocator": {"stack": ["free-list"], "block_size": 4, "num_blocks": 12},
+        "scheduler": {
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": 16,
+            "watermark": 0.0,
+            "max_queued_tokens": 10**6,
+            "preemption": "swap" if keeps else "recompute",
+        },
+        "block_allocator": {"block_size": 4, "num_blocks": 12, **memory},
     }
-    with _reports() as reports, assemble(config, scheduler_policy=policy, frontends=(), progress=False) as assembly:
-        return asyncio.run(_ask(assembly.client, together=policy is not None)), reports
 
 
-async def _ask(client: Any, *, together: bool) -> Answers:
+async def ask(client: Any, *, together: bool) -> Answers:
+    """Half of the prompts begin alike. Every fifth request leaves after its first tokens, and its answer does not count."""
     rng, asking = Random(0), []
+    begin = rng.choices(range(50), k=12)
     for number in range(NUM_REQUESTS):
-        prompt = Prompt(token_ids=tuple(rng.choices(range(50), k=rng.randint(1, 24))))
+        own = rng.choices(range(50), k=rng.randint(1, 24))
+        prompt = Prompt(token_ids=tuple((begin + own)[:24] if number % 2 else own))
         params = SamplingParams(n=rng.choice((1, 1, 2)), max_tokens=rng.randint(3, 15), temperature=rng.choice((0.0, 1.0)), seed=number, ignore_eos=True)
         asking.append(_answer(client, prompt, params, priority=rng.choice((-1, 0, 0, 3)), leaves=number % 5 == 0))
     return list(await asyncio.gather(*asking)) if together else [await one for one in asking]

@@ -155,13 +155,15 @@ class SchedulerPolicyKit(Kit):
             self.play(Scenario(sizes=scenario.sizes, arrivals=scenario.arrivals, aborts=aborts))
 
     def test_answers_do_not_depend_on_it(self) -> None:
-        """On a whole engine, with aborted neighbours, every answer is that of the request alone; the engine has nothing to report of the policy."""
+        """On a whole engine, with aborted neighbours, every answer is that of the request alone; the engine has nothing to report of the policy.
+        So it is with a prefix cache and swap space, too."""
         name = self.candidate().provider.name
         provider: Provider[SchedulerPolicy] = Provider(name=name, api=1, summary="the policy of the kit", build=lambda context, _: self.build(context))
-        together, reports = answers(provider, depth=3)
-        assert not reports, f"the engine reports: {reports[0]}"
-        for mine, right in zip(together, alone(), strict=True):
-            assert mine == right, f"beside others a request answers {mine}, alone {right}"
+        for keeps in (False, True):
+            together, reports = answers(provider, depth=3, keeps=keeps)
+            assert not reports, f"the engine reports: {reports[0]}"
+            for mine, right in zip(together, alone(), strict=True):
+                assert mine == right, f"beside others a request answers {mine}, alone {right}"
 
     # -- how it goes about it --------------------------------------------------------------------------------------
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from kit_mutants import breaks, laws, subject
 from scheduler_policy_mutants import MUTANTS, ShortestFirst, provider_of
 
 from corekit.builtin.fcfs import Fcfs
+from corekit.compose.assemble import assemble
 from corekit.testing import SchedulerPolicyKit
+from corekit.testing.policy_answers import alone, ask, tables
 from corekit.testing.simulated_engine import Arrival, Scenario, SimulatedEngine, play
 from corekit.testing.simulated_step import Sizes, Step
 
@@ -72,3 +76,14 @@ def test_the_kit_has_requests_that_await_a_prefix() -> None:
 
         play(engine, scenario, max_steps=10**4, look=look)
     assert seen >= 10
+
+
+def test_the_whole_engine_of_the_kit_parks_and_finds() -> None:
+    """Otherwise its law about answers would say nothing of that."""
+    with assemble(tables(3, keeps=True), frontends=[], progress=False) as assembly:
+        assert list(asyncio.run(ask(assembly.client, together=True))) == list(alone())
+        stats = assembly.client.stats()
+    assert stats.num_swap_preemptions > 0
+    assert stats.num_preemptions > stats.num_swap_preemptions, "the swap space is small enough to be full at times"
+    assert stats.num_prefix_hits > 0
+    assert stats.memory.num_evicted > 0
