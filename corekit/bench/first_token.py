@@ -57,7 +57,8 @@ class FirstToken:
     async def prime(self) -> None:
         """The first prefix, so that the first pair has one to hit."""
         self._known = self._fresh(self._prompts.num_shared)
-        await self._asked(self._known, 0)
+        async with self._progress.watching("ttft, first prefix", 1, "requests"):
+            await self._asked(self._known, 0)
 
     async def pair(self, number: int, label: str) -> tuple[Trace, Trace]:
         """(without a hit, with one); which of them is asked first changes from pair to pair."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from corekit.api import EngineStats, Prompt, SamplingParams
+from corekit.api import EngineStats, Prompt, SamplingParams, StepStats
 
 from .ask import vocab_size
 from .errors import BenchError, BenchUsage
@@ -23,6 +23,7 @@ from .progress import Progress
 from .result import Row
 from .stacks import Stacks, names
 from .statistics import spread
+from .steps import StepLog
 
 if TYPE_CHECKING:
     from corekit.api import EngineClient
@@ -41,8 +42,8 @@ class Crowd:
 
     num_requests: int = 8
     num_held: int = 3
-    num_prompt_tokens: int = 96
-    num_output_tokens: int = 96
+    num_prompt_tokens: int = 64
+    num_output_tokens: int = 64
     seed: int
 
     def span(self, block_size: int) -> int:
@@ -63,6 +64,9 @@ class Answered:
 
     tokens: Tokens
     seconds: float
+    cpu: float
+    """Seconds of this process, all threads."""
+    steps: Sequence[StepStats]
     before: EngineStats
     after: EngineStats
 
@@ -94,7 +98,8 @@ class Pressure:
 
     def _ways(self) -> Iterator[Way]:
         num_host_blocks = self.crowd.num_requests * self.crowd.span(self.stacks.block_size)
-        for layers in dict.fromkeys((self.stacks.device, self.stacks.bottom)):
+        device, bottom = self.stacks.device, self.stacks.bottom
+        for layers in (device, bottom) if len(device) > 1 else (device,):
             hosted = self.stacks.over_host(layers, num_host_blocks)
             yield Way(layers=layers, preemption="recompute")
             yield Way(layers=hosted, preemption="swap")
@@ -103,7 +108,7 @@ class Pressure:
     async def _run(self, way: Way, settings: dict[str, Any]) -> list[Answered]:
         from corekit.compose.assemble import assemble
 
-        crowd, span = self.crowd, self.crowd.span(self.stacks.block_size)
+        steps, crowd, span = StepLog(), self.crowd, self.crowd.span(self.stacks.block_size)
         num_held = crowd.num_requests if way.preemption is None else crowd.num_held
         config = self.configure(
             {
@@ -114,18 +119,22 @@ class Pressure:
                 "block_allocator.num_blocks": num_held * span,
             }
         )
-        with assemble(config, block_allocator=self.stacks.provider(way.layers), frontends=()) as assembly:
+        with assemble(config, block_allocator=self.stacks.provider(way.layers), frontends=(), observers=(steps,)) as assembly:
             self.summary = self.summary or assembly.summary()
             client, label = assembly.client, f"pressure, {way.preemption or 'none'}, {names(way.layers)}"
             if crowd.num_prompt_tokens + crowd.num_output_tokens > client.model.max_model_len:
                 raise BenchUsage(f"pressure: {crowd.num_prompt_tokens} + {crowd.num_output_tokens} tokens do not fit into {client.model.max_model_len}")
             num_ids = vocab_size(client)
-            attempts = await measure(lambda number, which: self._round(client, num_ids, number, f"{label}, {which}"), self.effort, CpuMeter)
+            for _ in range(self.effort.warmup):
+                await self._round(client, steps, num_ids, replace(crowd, num_requests=1), 0, f"{label}, warm-up")  # of one: the others would do the same again
+            attempts = await measure(
+                lambda number, which: self._round(client, steps, num_ids, crowd, number, f"{label}, {which}"), replace(self.effort, warmup=0), CpuMeter
+            )
         self.attempts += attempts
         return [attempt.value for attempt in attempts if attempt.kept]
 
-    async def _round(self, client: EngineClient, num_ids: int, number: int, label: str) -> Answered:
-        crowd, random = self.crowd, Random(f"pressure {self.crowd.seed} {number}")
+    async def _round(self, client: EngineClient, log: StepLog, num_ids: int, crowd: Crowd, number: int, label: str) -> Answered:
+        random = Random(f"pressure {crowd.seed} {number}")
         prompts = [Prompt(token_ids=tuple(random.randrange(num_ids) for _ in range(crowd.num_prompt_tokens))) for _ in range(crowd.num_requests)]
         params = SamplingParams(temperature=0.0, max_tokens=crowd.num_output_tokens, ignore_eos=True)
 
@@ -137,13 +146,14 @@ class Pressure:
                 self.progress.advance(len(new))
             return tuple(ids)
 
-        before, began = client.stats(), perf_counter()
+        log.take()
+        before, cpu, began = client.stats(), process_time(), perf_counter()
         async with self.progress.watching(label, crowd.num_requests * crowd.num_output_tokens, "output tokens"):
             tokens = await asyncio.gather(*map(answer, prompts))
-        seconds = perf_counter() - began
+        seconds, cpu = perf_counter() - began, process_time() - cpu
         if any(len(ids) != crowd.num_output_tokens for ids in tokens):
             raise BenchError(f"{label}: answers have {sorted(map(len, tokens))} tokens, each was to have {crowd.num_output_tokens}: the engine miscounted")
-        return Answered(tokens=tuple(tokens), seconds=seconds, before=before, after=client.stats())
+        return Answered(tokens=tuple(tokens), seconds=seconds, cpu=cpu, steps=log.take(), before=before, after=client.stats())
 
     def _row(self, way: Way, answered: Sequence[Answered], expected: Sequence[Answered], *, exact: bool) -> Row:
         num_equal = sum(a == b for one, other in zip(answered, expected, strict=True) for a, b in zip(one.tokens, other.tokens, strict=True))
@@ -156,8 +166,11 @@ class Pressure:
         return {
             "preemption": way.preemption or "no pressure",
             "stack": names(way.layers),
-            "seconds": seconds,
+            "duration,_s": seconds,
             "of_no_pressure": seconds / spread(one.seconds for one in expected).median,
+            "CPU_s": spread(one.cpu for one in answered).median,
+            "steps": sum(len(one.steps) for one in answered),
+            "tokens_computed": sum(step.num_tokens for one in answered for step in one.steps),
             **{
                 name.removeprefix("num_"): sum(one.count(name) for one in answered) for name in ("num_preemptions", "num_swap_preemptions", "num_swap_refusals")
             },
