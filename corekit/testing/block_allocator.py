@@ -9,21 +9,25 @@ from typing import Any, Final
 from corekit.api import BlockAllocator, Blocks, SupportsAudit, SupportsEvictionSink, SupportsPrefixCache, SupportsSwap
 
 from .block_answers import alone, answers
+from .block_calls import Calls, key_chain
 from .block_cost import cost
 from .block_host_laws import HostLaws
-from .block_ledger import key_chain
+from .block_machine import Machine, told
 from .block_prefix_laws import PrefixLaws
+from .block_retention_laws import RetentionLaws
 from .block_stack import CACHE, found
-from .block_walk import walk
 
 SMALL, LARGE = 100, 10_000
+NUM_WALKS, NUM_STEPS = 80, 20
+PROMISES: Final = frozenset({"retention", "reservation", "shared_slots"})
+"""What a part need not do, and no Protocol says: the laws of these are asked where they are declared."""
 ABILITIES: Final = (("prefix_cache", SupportsPrefixCache), ("swap", SupportsSwap), ("eviction_sink", SupportsEvictionSink), ("audit", SupportsAudit))
 
 
-class BlockAllocatorKit(PrefixLaws, HostLaws):
+class BlockAllocatorKit(PrefixLaws, RetentionLaws, HostLaws):
     """Subclass it, set `provider`, and `beneath` if the part does not stand on free-list alone. See StackKit for what can be declared.
 
-    The laws here are those of every stack; PrefixLaws and HostLaws are asked of stacks that cache, and that reach the host.
+    The laws here are those of every stack; PrefixLaws and RetentionLaws are asked of those that cache, HostLaws of those that reach the host.
     """
 
     def test_abilities_are_shown(self) -> None:
@@ -31,9 +35,9 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
         ledger = self.ledger()
         shown = {name for name, ability in ABILITIES if isinstance(ledger.stack, ability)}
         shown -= {name for name, there in (("prefix_cache", ledger.caches), ("swap", ledger.swap)) if not there}
-        unknown = self.abilities - {name for name, _ in ABILITIES}
-        assert not unknown, f"abilities are {[name for name, _ in ABILITIES]}, not {sorted(unknown)}"
-        assert self.abilities <= shown, f"declared but not shown: {sorted(self.abilities - shown)}"
+        known = {name for name, _ in ABILITIES} | PROMISES
+        assert self.abilities <= known, f"abilities are {sorted(known)}, not {sorted(self.abilities - known)}"
+        assert self.abilities <= shown | PROMISES, f"declared but not shown: {sorted(self.abilities - shown - PROMISES)}"
 
     def test_a_layer_stands_on_the_one_beneath(self) -> None:
         """A layer keeps the layer beneath in `inner` and takes its blocks there; some more, if it keeps them ready."""
@@ -54,7 +58,7 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
 
     def test_a_layer_passes_on_the_prefix_cache(self) -> None:
         """Over a layer with a prefix cache, `prefix_cache` is True: otherwise the core computes no keys and the layer beneath is disabled."""
-        if self.is_layer and not self.hides_prefix_cache:
+        if self.passes_on:
             ledger = self.ledger(cache=True)
             assert ledger.caches, 'it hides the prefix cache of the layer beneath: give it a property prefix_cache = getattr(self.inner, "prefix_cache", False)'
 
@@ -128,21 +132,24 @@ class BlockAllocatorKit(PrefixLaws, HostLaws):
             for name, count in large.items():
                 assert count <= 3 * small[name] + 100, f"{name} costs {small[name]} in a pool of {SMALL} blocks and {count} in one of {LARGE}"
 
-    def test_walks_agree_with_the_model(self) -> None:
-        """Random sequences of all operations agree with a model in plain dictionaries: owners, counts, keys and contents."""
-        for make in self.makers():
-            for seed in range(40):
-                walk(make(3 + seed % 9), seed)
+    def test_every_request_reads_its_own_tokens(self) -> None:
+        """An engine that does what the dice say: requests share, fork, are parked, dropped and aborted; in every step each reads what it wrote."""
+        for make in self.everywhere(Calls):
+            for seed in range(NUM_WALKS):
+                with told(seed):
+                    Machine(make(3 + seed % 10), seed).run(NUM_STEPS)
 
     def test_everything_is_back_at_the_end(self) -> None:
-        """When all tables are given and all tickets dropped, every block is available and every layer's audit is clean."""
-        for make in self.makers():
-            for seed in range(100, 115):
-                ledger = make(5 + seed % 5)
-                walk(ledger, seed)
-                assert ledger.stack.available == ledger.num_blocks, f"seed {seed}: {ledger.stack.available} of {ledger.num_blocks} blocks are back"
-                assert ledger.stack.stats().num_host_used == 0 or ledger.caches, f"seed {seed}: host blocks are left: {ledger.stack.stats()}"
-                assert not (problems := list(_audit(ledger.stack))), f"seed {seed}: {problems}"
+        """When every request of such an engine has ended, every block is available, nothing is parked and every layer's audit is clean."""
+        for make in self.everywhere(Calls):
+            for seed in range(NUM_WALKS, NUM_WALKS + 15):
+                with told(seed):
+                    machine = Machine(calls := make(5 + seed % 5), seed)
+                    machine.run(NUM_STEPS)
+                    machine.end()
+                    assert calls.stack.available == calls.num_blocks, f"{calls.stack.available} of {calls.num_blocks} blocks are back"
+                    calls.check_stats()
+                    assert not (problems := list(_audit(calls.stack))), f"the audits say {problems}"
 
     def test_order_of_a_given_table_is_kept(self) -> None:
         """A layer that passes a table down passes it in table order: which block is evicted first depends on it."""

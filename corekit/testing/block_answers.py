@@ -17,7 +17,7 @@ from corekit.compose.assembly import Assembly
 from corekit.compose.catalog import Candidate, build_catalog
 from corekit.compose.discovery import discover
 
-from .block_ledger import BLOCK_SIZE
+from .block_calls import BLOCK_SIZE
 from .block_stack import found
 
 PREFIX = tuple(range(40, 60))

@@ -13,7 +13,8 @@ from typing import Any
 
 from corekit.api import BlockKey, Blocks, PrefixQuery
 
-from .block_ledger import Ledger, key_chain
+from .block_calls import key_chain
+from .block_ledger import Ledger
 
 ROUNDS = 5
 """The cheapest of so many counts: a dictionary that grows now and then is nobody's fault."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from corekit.api import BlockKey, BlockRef, PrefixQuery, SupportsEvictionSink
 
-from .block_ledger import Ledger, key_chain
+from .block_calls import key_chain
+from .block_ledger import Ledger
 from .block_stack import StackKit
 
 NUM_BLOCKS = 8
@@ -90,6 +91,30 @@ class PrefixLaws(StackKit):
             ledger.give([second])
             assert ledger.take(1) == [second], "the private block could not be taken again"
             assert ledger.find([key]).blocks[0].place.block == first, "the private block took the key with it"
+
+    def test_a_block_is_published_again(self) -> None:
+        """A used block that holds the key already may be published under it again: that is True, and nothing moves."""
+        for make in self.caching():
+            ledger, chain = make(NUM_BLOCKS), key_chain(1, 2)
+            table = ledger.fill(chain)
+            for block, key in zip(table, chain, strict=True):
+                assert ledger.publish(block, key) is True, f"publish of the used block {block} under the key that it holds must answer True"
+            found = [cached.place.block for cached in ledger.find(chain).blocks]
+            assert found == table, f"blocks {table} were published twice; find gives {found}"
+
+    def test_groups_are_apart(self) -> None:
+        """A key of another group is another key, and layers ask each other in the group that they were asked in."""
+        for make in self.caching():
+            ledger, (key,), chain = make(NUM_BLOCKS), key_chain(1), key_chain(1, 2, group=1)
+            (block,) = ledger.fill([key])
+            assert not ledger.find(chain).blocks, f"block {block} of group 0 is found by a query of group 1"
+            table = ledger.fill(chain)
+            found = [cached.place.block for cached in ledger.find(chain).blocks]
+            assert found == table, f"blocks {table} of group 1 are used, and its query finds {found}"
+            ledger.give(table)
+            assert len(ledger.find([key]).blocks) == 1, f"block {block} of group 0 is not found any more"
+            match = ledger.find(chain)
+            assert ledger.hold(match) is not None, f"hold refused {match} of group 1 right after its find"
 
     def test_what_is_held_is_used(self) -> None:
         """hold makes idle blocks used: a take of everything that is left does not get them."""

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from corekit.api import API_VERSION, BlockAllocator, BuildContext, Provider
 from corekit.compose.catalog import Candidate, build_catalog
 from corekit.compose.discovery import Plugin, discover
 from corekit.compose.options import read_options
 
-from .block_ledger import BLOCK_SIZE, Journal, Ledger
+from .block_calls import BLOCK_SIZE, Calls, Clock, Journal
+from .block_ledger import Ledger
 from .kit import Kit
 from .prefix_cache import PlainPrefixCache
 
 NUM_BLOCKS = 12
+C = TypeVar("C", bound=Calls)
 CACHE: Final = Provider(
     name="kits-prefix-cache",
     api=API_VERSION,
     summary="the prefix cache that kits build layers over",
-    build=lambda context, options: PlainPrefixCache(_inner(context)),
+    build=lambda context, options: PlainPrefixCache(_inner(context), context.clock),
 )
 
 
@@ -35,7 +37,9 @@ class StackKit(Kit):
     beneath: ClassVar[Sequence[Provider[Any] | str] | None] = None
     """The layers beneath, top to bottom, as TOML would name them. () for a bottom; None: free-list, unless the part refuses to stand on it."""
     abilities: ClassVar[frozenset[str]] = frozenset()
-    """What the part over `beneath` offers, so that the laws of it are surely asked: prefix_cache, swap, eviction_sink, audit."""
+    """What the part over `beneath` offers, so that the laws of it are surely asked: prefix_cache, swap, eviction_sink, audit; and of what
+    a part need not do: retention, reservation (a key that stays on the device is parked without a copy), shared_slots (siblings
+    park equal keys once)."""
     hides_prefix_cache: ClassVar[bool] = False
     """It does not mean to pass on the prefix cache of a layer beneath."""
 
@@ -72,21 +76,28 @@ class StackKit(Kit):
             inner = candidate.provider.build(replace(context, inner=inner), read_options(candidate, {}, lambda path: "the kit", {}))
         return inner
 
-    def ledger(self, num_blocks: int = NUM_BLOCKS, *, cache: bool = False) -> Ledger:
+    def core(self, kind: type[C], num_blocks: int = NUM_BLOCKS, *, cache: bool = False) -> C:
         """A fresh stack with this part on top, and the core's side of it."""
-        context = replace(self.context(), num_blocks=num_blocks, journal=(journal := Journal()))
-        return Ledger(self.build(replace(context, inner=self._beneath(context, cache=cache))), journal, num_blocks)
+        context = replace(self.context(), num_blocks=num_blocks, journal=(journal := Journal()), clock=(clock := Clock()))
+        return kind(self.build(replace(context, inner=self._beneath(context, cache=cache))), journal, num_blocks, clock)
 
-    def makers(self) -> Iterator[Callable[..., Ledger]]:
+    def ledger(self, num_blocks: int = NUM_BLOCKS, *, cache: bool = False) -> Ledger:
+        """For laws that ask one call after the other."""
+        return self.core(Ledger, num_blocks, cache=cache)
+
+    def everywhere(self, kind: type[C]) -> Iterator[Callable[[int], C]]:
         """Of every stack that the laws are asked of: (number of blocks) -> a fresh one."""
-        yield self.ledger
+        yield lambda num_blocks: self.core(kind, num_blocks)
         if self.passes_on:
-            yield lambda num_blocks=NUM_BLOCKS: self.ledger(num_blocks, cache=True)
+            yield lambda num_blocks: self.core(kind, num_blocks, cache=True)
 
-    def caching(self) -> Iterator[Callable[..., Ledger]]:
+    def makers(self) -> Iterator[Callable[[int], Ledger]]:
+        yield from self.everywhere(Ledger)
+
+    def caching(self) -> Iterator[Callable[[int], Ledger]]:
         """Those that cache prefixes."""
         for make in self.makers():
-            if make().caches:
+            if make(NUM_BLOCKS).caches:
                 yield make
 
 

@@ -1,4 +1,4 @@
-"""A plain prefix cache: what layers are built over, so that publish, find and hold go through them in a kit.
+"""A plain prefix cache: what layers are built over, so that publish, find, hold and what is retained go through them in a kit.
 
 Right and simple; fast enough for tests. Owned by the kit of slot `block_allocator`.
 """
@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
 
 from corekit.api import AllocatorStats, BlockAllocator, BlockKey, BlockRef, Blocks, CachedBlock, PrefixMatch, PrefixQuery
 
 
 class PlainPrefixCache:
-    """Blocks that were given back with a key stay findable. The one given back longest ago goes first, a table's last before its first."""
+    """Blocks that were given back with a key stay findable. The one given back longest ago goes first, a table's last before its first;
+    those that somebody retains go after all others, however many they are."""
 
     prefix_cache = True
 
-    def __init__(self, inner: BlockAllocator) -> None:
+    def __init__(self, inner: BlockAllocator, clock: Callable[[], float] = monotonic) -> None:
         self.inner = inner
+        self._clock = clock
+        self._until: dict[int, float] = {}
         self._block_of: dict[BlockKey, int] = {}
         self._key_of: dict[int, BlockKey] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -36,13 +41,23 @@ class PlainPrefixCache:
         return Blocks((*below.ids, *(self._evict() for _ in range(count - len(below.ids)))))
 
     def _evict(self) -> int:
-        block, _ = self._idle.popitem(last=False)
-        key = self._key_of.pop(block)
+        self._end_retention()
+        block = next((block for block in self._idle if block not in self._until), next(iter(self._idle)))
+        del self._idle[block]
         if self._sink is not None:
-            self._sink(block, key)
-        del self._block_of[key]
+            self._sink(block, self._key_of[block])
+        self._forget(block)
         self._num_evicted += 1
         return block
+
+    def _forget(self, block: int) -> None:
+        del self._block_of[self._key_of.pop(block)]
+        self._until.pop(block, None)
+
+    def _end_retention(self) -> None:
+        if self._until:
+            now = self._clock()
+            self._until = {block: until for block, until in self._until.items() if until > now}
 
     def give(self, blocks: Blocks) -> None:
         loose = []
@@ -58,7 +73,7 @@ class PlainPrefixCache:
         found = []
         for key in query.keys:
             block = self._block_of.get(key)
-            if block is None:
+            if block is None or key.group != query.group:
                 break
             found.append(CachedBlock(key, BlockRef(block)))
         return PrefixMatch(tuple(found), sum(cached.place.block in self._idle for cached in found))
@@ -71,20 +86,17 @@ class PlainPrefixCache:
         return Blocks(tuple(cached.place.block for cached in match.blocks))
 
     def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
-        if key in self._block_of:
-            return self._block_of[key] == block
-        assert block not in self._key_of, f"block {block} is published a second time, under another key: a full block has one"
-        self._block_of[key], self._key_of[block] = block, key
+        if self._block_of.setdefault(key, block) != block:
+            return False
+        assert self._key_of.setdefault(block, key) is key, f"block {block} is published a second time, under another key: a full block has one"
+        if retain_until is not None:
+            self._until[block] = max(retain_until, self._until.get(block, retain_until))
         return True
 
     def stats(self) -> AllocatorStats:
+        self._end_retention()
         below = self.inner.stats()
-        return AllocatorStats(
-            num_free=below.num_free,
-            num_idle=below.num_idle + len(self._idle),
-            num_host_used=below.num_host_used,
-            num_evicted=below.num_evicted + self._num_evicted,
-        )
+        return replace(below, num_idle=below.num_idle + len(self._idle), num_evicted=below.num_evicted + self._num_evicted, num_retained=len(self._until))
 
     def set_sink(self, sink: Callable[[int, BlockKey], None]) -> None:
         self._sink = sink

@@ -8,8 +8,9 @@ from typing import Any
 
 from counting_layer import Counting
 from host_layer import HostLayer
+from host_mutants import HOST_MUTANTS
 
-from corekit.api import AllocatorStats, BlockAllocator, BlockKey, BlockRef, Blocks, CachedBlock, PrefixMatch, PrefixQuery, Provider, Ticket
+from corekit.api import AllocatorStats, BlockAllocator, BlockKey, Blocks, CachedBlock, PrefixMatch, PrefixQuery, Provider
 from corekit.builtin.free_list import FreeList
 from corekit.testing.prefix_cache import PlainPrefixCache
 
@@ -127,6 +128,13 @@ class Backwards(Counting):
         self.inner.give(Blocks(blocks.ids[::-1]))
 
 
+class DropsRetention(Counting):
+    """Written when publish had two arguments."""
+
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        return bool(self.inner.publish(block, key))
+
+
 # Prefix caches
 
 
@@ -208,9 +216,8 @@ class LastWins(PlainPrefixCache):
     """The newest block of a key takes it over."""
 
     def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
-        old = self._block_of.pop(key, None)
-        if old is not None:
-            del self._key_of[old]
+        if self._block_of.get(key, block) != block:
+            self._forget(self._block_of[key])
         return super().publish(block, key)
 
 
@@ -260,94 +267,56 @@ class SilentEviction(PlainPrefixCache):
         pass
 
 
-# Host layers
+class ByFields(PlainPrefixCache):
+    """Takes keys for one that agree in hash, parent and tokens, and forgets that there are groups."""
+
+    def find(self, query: PrefixQuery) -> PrefixMatch:
+        known = {(key.hash, key.tokens): key for key in self._block_of}
+        keys = [known.get((key.hash, key.tokens), key) for key in query.keys]
+        match = super().find(PrefixQuery(keys, keys[0].group if keys else 0))
+        return PrefixMatch(tuple(CachedBlock(key, c.place) for key, c in zip(query.keys, match.blocks, strict=False)), match.num_taken)
 
 
-class GivesAtOnce(HostLayer):
-    def swap_out(self, blocks: Blocks, keys: Any) -> Ticket | None:
-        ticket = super().swap_out(blocks, keys)
-        if ticket is not None:
-            self.give(blocks)
-        return ticket
+class Once(PlainPrefixCache):
+    """A key that is there already is refused, whoever holds it."""
+
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        return key not in self._block_of and super().publish(block, key, retain_until)
 
 
-class KeepsTickets(HostLayer):
-    """swap_in leaves the ticket to a drop that never comes."""
+class Locks(PlainPrefixCache):
+    """What is retained is nobody else's until then."""
 
-    def swap_in(self, ticket: Ticket) -> Blocks | None:
-        taken = self.inner.take(len(ticket.slots))
-        for block, slot in zip(taken.ids if taken else (), ticket.slots, strict=False):
-            self.journal.copy(BlockRef(slot, True), BlockRef(block))
-        return taken
+    @property
+    def available(self) -> int:
+        return super().available - len(self._until)
 
 
-class NeverDrops(HostLayer):
-    def swap_in(self, ticket: Ticket) -> Blocks | None:
-        taken = super().swap_in(ticket)
-        if taken is not None:
-            super().drop(ticket)
-        return taken
+class RetainsNothing(PlainPrefixCache):
+    """Counts what is to be retained, and evicts as ever."""
 
-    def drop(self, ticket: Ticket) -> None:
-        pass
-
-
-class PushesOut(HostLayer):
-    """A full host loses what was parked first."""
-
-    def claim(self, key: BlockKey | None) -> int:
-        if not self.free and not self.cached:
-            return next(iter(self.refs))
-        return super().claim(key)
-
-    def swap_out(self, blocks: Blocks, keys: Any) -> Ticket | None:
-        slots = [self.claim(None) for _ in blocks.ids]
-        for block, slot in zip(blocks.ids, slots, strict=True):
-            self.journal.copy(BlockRef(block), BlockRef(slot, True))
-            self.pin(slot)
-        return Ticket(tuple(slots))
+    def _evict(self) -> int:
+        until, self._until = self._until, {}
+        block = super()._evict()
+        until.pop(block, None)
+        self._until = until
+        return block
 
 
-class DropsRefused(HostLayer):
-    """A ticket that finds no room is gone."""
+class LastWordCounts(PlainPrefixCache):
+    """The newest wish replaces the one before."""
 
-    def swap_in(self, ticket: Ticket) -> Blocks | None:
-        if len(ticket.slots) > self.available:
-            self.drop(ticket)
-            return None
-        if any(not self.refs[slot] for slot in ticket.slots):
-            return None
-        return super().swap_in(ticket)
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        if self._block_of.get(key) == block:
+            self._until.pop(block, None)
+        return super().publish(block, key, retain_until)
 
 
-class TakesFirst(HostLayer):
-    """Takes blocks for the host hits before it holds the others."""
+class NeverEnds(PlainPrefixCache):
+    """Looks at a clock of its own."""
 
-    def hold(self, match: PrefixMatch) -> Blocks | None:
-        hits = [cached for cached in match.blocks if cached.place.on_host]
-        stayed = [cached for cached in match.blocks if not cached.place.on_host]
-        taken = self.inner.take(len(hits))
-        held = self.inner.hold(PrefixMatch(tuple(stayed), match.num_taken - len(hits)))
-        if taken is None or held is None:
-            return None
-        for block, cached in zip(taken.ids, hits, strict=True):
-            self.journal.copy(cached.place, BlockRef(block))
-            self.inner.publish(block, cached.key)
-        return Blocks(held.ids + taken.ids)
-
-
-class CopiesAcross(HostLayer):
-    """Blocks come back in another order than they were parked."""
-
-    def swap_in(self, ticket: Ticket) -> Blocks | None:
-        return super().swap_in(Ticket(ticket.slots[::-1]))
-
-
-class NoSlots(HostLayer):
-    """Its number of host blocks is rounded down to nothing."""
-
-    def __init__(self, inner: BlockAllocator, journal: Any, num_host_blocks: int) -> None:
-        super().__init__(inner, journal, 0)
+    def __init__(self, inner: BlockAllocator) -> None:
+        super().__init__(inner)
 
 
 @dataclass(frozen=True)
@@ -369,7 +338,9 @@ class Mutant:
         def build(context: Any, options: None) -> Any:
             if self.kit == "bottom":
                 return self.part(context.num_blocks)
-            return self.part(context.inner, context.journal, 6) if self.kit == "host" else self.part(context.inner)
+            if self.kit == "host":
+                return self.part(context.inner, context.journal, 6)
+            return self.part(context.inner, context.clock) if self.kit == "cache" and self.part is not NeverEnds else self.part(context.inner)
 
         return Provider(name="mutant", api=1, summary="a planted fault for the kit to find", build=build)
 
@@ -381,7 +352,7 @@ MUTANTS = [
     Mutant(Forgets, "test_what_is_given_comes_back"),
     Mutant(CountsAll, "test_stats_add_up"),
     Mutant(Sorts, "test_the_cost_of_a_block_does_not_grow_with_the_pool"),
-    Mutant(Twice, "test_walks_agree_with_the_model"),
+    Mutant(Twice, "test_every_request_reads_its_own_tokens"),
     Mutant(CountsGives, "test_everything_is_back_at_the_end"),
     Mutant(NoInner, "test_a_layer_stands_on_the_one_beneath"),
     Mutant(HidesCache, "test_a_layer_passes_on_the_prefix_cache"),
@@ -402,12 +373,12 @@ MUTANTS = [
     Mutant(KeepsOldKeys, "test_a_reused_block_is_not_found"),
     Mutant(HoldsIdleOnly, "test_blocks_in_use_keep_their_key"),
     Mutant(SilentEviction, "test_the_sink_hears_of_every_eviction"),
-    Mutant(CopiesAcross, "test_a_parked_table_comes_back_with_its_content"),
-    Mutant(GivesAtOnce, "test_swap_out_gives_nothing_back"),
-    Mutant(KeepsTickets, "test_swap_in_drops_the_ticket"),
-    Mutant(NeverDrops, "test_drop_frees_the_host"),
-    Mutant(PushesOut, "test_a_full_host_refuses_and_changes_nothing"),
-    Mutant(DropsRefused, "test_no_room_on_the_device_keeps_the_ticket"),
-    Mutant(TakesFirst, "test_a_match_is_pinned_before_anything_is_taken"),
-    Mutant(NoSlots, "test_abilities_are_shown"),
+    Mutant(Once, "test_a_block_is_published_again"),
+    Mutant(ByFields, "test_groups_are_apart"),
+    Mutant(DropsRetention, "test_a_layer_passes_on_retention"),
+    Mutant(Locks, "test_retention_blocks_nothing"),
+    Mutant(RetainsNothing, "test_what_is_retained_goes_last"),
+    Mutant(LastWordCounts, "test_a_retention_grows_and_never_shrinks"),
+    Mutant(NeverEnds, "test_a_retention_ends"),
+    *(Mutant(part, law) for part, law in HOST_MUTANTS),
 ]

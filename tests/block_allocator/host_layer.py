@@ -1,9 +1,10 @@
-"""A small swap space over any stack: what the laws of parking are proved with. Right and simple; it also catches what a cache evicts."""
+"""A small swap space over any stack: what the laws of parking are proved with. Right and simple; it also keeps what a cache evicts."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from corekit.api import (
     AllocatorStats,
@@ -21,7 +22,8 @@ from corekit.api import (
 
 
 class HostLayer:
-    """Invariant: a slot is free, or claimed by tickets, or caches a key (and both at once while a ticket shares it)."""
+    """Invariant: a slot is free, or pinned (tickets list it, or a hold reads it), or caches a key. A pinned slot is filled, or
+    reserved: its key is on the device, and the sink fills it before that block is reused. A key has one slot at most."""
 
     def __init__(self, inner: BlockAllocator, journal: CopyJournal, num_host_blocks: int) -> None:
         self.inner = inner
@@ -29,10 +31,12 @@ class HostLayer:
         self.num_host_blocks = num_host_blocks
         self.prefix_cache = getattr(inner, "prefix_cache", False)
         self.free = list(range(num_host_blocks))
-        self.refs: Counter[int] = Counter()
+        self.pins: Counter[int] = Counter()
+        self.reserved: set[int] = set()
+        self.cached: OrderedDict[int, None] = OrderedDict()
         self.slot_of: dict[BlockKey, int] = {}
         self.key_of: dict[int, BlockKey] = {}
-        self.cached: OrderedDict[int, None] = OrderedDict()
+        self.hears = isinstance(inner, SupportsEvictionSink)
         if isinstance(inner, SupportsEvictionSink):
             inner.set_sink(self.catch)
 
@@ -49,13 +53,24 @@ class HostLayer:
     def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
         return self.inner.publish(block, key, retain_until)
 
+    # -- slots
+
     def catch(self, block: int, key: BlockKey) -> None:
-        if key not in self.slot_of and (self.free or self.cached):
+        """The sink: a reserved slot is filled; a key without a slot gets one if nobody parked there."""
+        slot = self.slot_of.get(key)
+        if slot in self.reserved:
+            self.fill(block, slot)
+        elif slot is None and (self.free or self.cached):
             slot = self.claim(key)
             self.cached[slot] = None
-            self.journal.copy(BlockRef(block), BlockRef(slot, True))
+            self.fill(block, slot)
+
+    def fill(self, block: int, slot: int) -> None:
+        self.reserved.discard(slot)
+        self.journal.copy(BlockRef(block), BlockRef(slot, True))
 
     def claim(self, key: BlockKey | None) -> int:
+        """A free slot, else the one that was cached longest ago."""
         if self.free:
             slot = self.free.pop()
         else:
@@ -66,85 +81,108 @@ class HostLayer:
         return slot
 
     def pin(self, slot: int) -> None:
-        self.refs[slot] += 1
+        self.pins[slot] += 1
         self.cached.pop(slot, None)
 
     def unpin(self, slot: int) -> None:
-        self.refs[slot] -= 1
-        if not self.refs[slot]:
-            if slot in self.key_of:
-                self.cached[slot] = None
-            else:
-                self.free.append(slot)
+        self.pins[slot] -= 1
+        if self.pins[slot]:
+            return
+        if slot in self.key_of and slot not in self.reserved:
+            self.cached[slot] = None
+            return
+        self.reserved.discard(slot)
+        if (key := self.key_of.pop(slot, None)) is not None:
+            del self.slot_of[key]
+        self.free.append(slot)
+
+    # -- finding and holding
 
     def find(self, query: PrefixQuery) -> PrefixMatch:
         found: list[CachedBlock] = []
         taken = 0
         for key in query.keys:
-            below = self.inner.find(PrefixQuery((key,)))
+            below, slot = self.inner.find(PrefixQuery((key,), key.group)), self.slot_of.get(key)
             if below.blocks:
                 found += below.blocks
                 taken += below.num_taken
-            elif key in self.slot_of:
-                found.append(CachedBlock(key, BlockRef(self.slot_of[key], True)))
+            elif slot is not None:
+                found.append(CachedBlock(key, BlockRef(slot, True)))
                 taken += 1
             else:
                 break
         return PrefixMatch(tuple(found), taken)
 
     def hold(self, match: PrefixMatch) -> Blocks | None:
-        if self.find(PrefixQuery([cached.key for cached in match.blocks])) != match or match.num_taken > self.available:
+        if self.find(PrefixQuery([cached.key for cached in match.blocks])) != match:
             return None
-        stayed = [cached for cached in match.blocks if not cached.place.on_host]
-        hits = [cached for cached in match.blocks if cached.place.on_host]
-        for cached in hits:
-            self.pin(cached.place.block)
-        self.inner.hold(PrefixMatch(tuple(stayed), match.num_taken - len(hits)))
-        taken = self.inner.take(len(hits))
-        assert taken is not None
-        at = {cached.key: cached.place.block for cached in stayed}
-        for block, cached in zip(taken.ids, hits, strict=True):
-            self.journal.copy(cached.place, BlockRef(block))
-            self.inner.publish(block, cached.key)
-            self.unpin(cached.place.block)
-            at[cached.key] = block
-        return Blocks(tuple(at[cached.key] for cached in match.blocks))
+        places = [cached.place for cached in match.blocks]
+        for place in places:
+            if place.on_host:
+                self.pin(place.block)
+        held = self.gather([cached.key for cached in match.blocks], [place.block for place in places])
+        for place in places:
+            if place.on_host:
+                self.unpin(place.block)
+        return held
+
+    def gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int]) -> Blocks | None:
+        """Device blocks with these keys, from pinned slots where the device has none. What it has is held first."""
+        there = [None if key is None else self.inner.find(PrefixQuery((key,), key.group)) for key in keys]
+        missing = [at for at, one in enumerate(there) if one is None or not one.blocks]
+        if len(missing) + sum(one.num_taken for one in there if one) > self.available:
+            return None
+        table = dict[int, int]()
+        for at, one in enumerate(there):
+            if one and one.blocks:
+                held = self.inner.hold(one)
+                assert held is not None, "the layer beneath refused what it found"
+                table[at] = held.ids[0]
+        taken = self.inner.take(len(missing))
+        assert taken is not None, "the layer beneath refused what it says is available"
+        for at, block in zip(missing, taken.ids, strict=True):
+            self.journal.copy(BlockRef(slots[at], True), BlockRef(block))
+            if (key := keys[at]) is not None:
+                self.inner.publish(block, key)
+            table[at] = block
+        return Blocks(tuple(table[at] for at in range(len(keys))))
+
+    # -- parking
 
     def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
-        shared = {self.slot_of[key] for key in keys if key in self.slot_of}
-        if sum(key not in self.slot_of for key in keys) > len(self.free) + len(self.cached) - len(shared.intersection(self.cached)):
+        shared = [None if key is None else self.slot_of.get(key) for key in keys]
+        if shared.count(None) > len(self.free) + len(self.cached.keys() - shared):
             return None
         for slot in shared:
-            self.pin(slot)
+            if slot is not None:
+                self.pin(slot)
         slots = []
-        for block, key in zip(blocks.ids, keys, strict=True):
-            slot = self.slot_of.get(key) if key is not None else None
+        for block, key, known in zip(blocks.ids, keys, shared, strict=True):
+            slot = known
             if slot is None:
                 slot = self.claim(key)
-                self.journal.copy(BlockRef(block), BlockRef(slot, True))
-            if slot not in shared:
                 self.pin(slot)
+                if self.hears and key is not None and self.inner.find(PrefixQuery((key,), key.group)).blocks:
+                    self.reserved.add(slot)
+                else:
+                    self.fill(block, slot)
             slots.append(slot)
         return Ticket(tuple(slots))
 
     def swap_in(self, ticket: Ticket) -> Blocks | None:
-        taken = self.inner.take(len(ticket.slots))
-        if taken is not None:
-            for block, slot in zip(taken.ids, ticket.slots, strict=True):
-                self.journal.copy(BlockRef(slot, True), BlockRef(block))
+        held = self.gather([self.key_of.get(slot) for slot in ticket.slots], ticket.slots)
+        if held is not None:
             self.drop(ticket)
-        return taken
+        return held
 
     def drop(self, ticket: Ticket) -> None:
         for slot in ticket.slots:
             self.unpin(slot)
 
     def stats(self) -> AllocatorStats:
-        below = self.inner.stats()
-        return AllocatorStats(
-            num_free=below.num_free, num_idle=below.num_idle, num_evicted=below.num_evicted, num_host_used=self.num_host_blocks - len(self.free)
-        )
+        return replace(self.inner.stats(), num_host_used=self.num_host_blocks - len(self.free), num_host_cached=len(self.cached))
 
     def audit(self) -> list[str]:
-        sound = not any(self.refs.values()) and sorted([*self.free, *self.cached]) == list(range(self.num_host_blocks))
-        return [] if sound else ["a host slot is claimed, or lost, or has two owners"]
+        free = not any(self.pins.values()) and not self.reserved
+        sound = free and sorted([*self.free, *self.cached]) == list(range(self.num_host_blocks)) and self.key_of.keys() == self.cached.keys()
+        return [] if sound else ["a host slot is pinned, or lost, or has two owners"]

@@ -17,7 +17,9 @@ from corekit.compose.config import load
 from corekit.testing import BlockAllocatorKit
 from corekit.testing.prefix_cache import PlainPrefixCache
 
-CACHE = Provider(name="plain-cache", api=1, summary="keeps what was given back findable", build=lambda context, options: PlainPrefixCache(context.inner))
+CACHE = Provider(
+    name="plain-cache", api=1, summary="keeps what was given back findable", build=lambda context, options: PlainPrefixCache(context.inner, context.clock)
+)
 HOST = Provider(name="host", api=1, summary="parks blocks on the host", build=lambda context, options: HostLayer(context.inner, context.journal, 6))
 
 
@@ -31,7 +33,7 @@ class TestCounting(BlockAllocatorKit):
 
 class TestPrefixCache(BlockAllocatorKit):
     provider = CACHE
-    abilities = frozenset({"prefix_cache", "eviction_sink", "audit"})
+    abilities = frozenset({"prefix_cache", "eviction_sink", "audit", "retention"})
 
 
 class Forgetful(PlainPrefixCache):
@@ -40,12 +42,12 @@ class Forgetful(PlainPrefixCache):
     def give(self, blocks: Blocks) -> None:
         for given in blocks.ids:
             if given in self._key_of:
-                del self._block_of[self._key_of.pop(given)]
+                self._forget(given)
         self.inner.give(blocks)
 
 
 class TestForgetfulCache(BlockAllocatorKit):
-    provider = Provider(name="forgetful", api=1, summary="findable while it is used", build=lambda context, options: Forgetful(context.inner))
+    provider = Provider(name="forgetful", api=1, summary="findable while it is used", build=lambda context, options: Forgetful(context.inner, context.clock))
     abilities = frozenset({"prefix_cache"})
 
 
@@ -93,7 +95,7 @@ class TestHostOverFreeList(BlockAllocatorKit):
 class TestHostOverCache(BlockAllocatorKit):
     provider = HOST
     beneath = (CACHE, "free-list")
-    abilities = frozenset({"swap", "prefix_cache"})
+    abilities = frozenset({"swap", "prefix_cache", "audit", "retention", "reservation", "shared_slots"})
 
 
 class CountingSwap(Counting):
