@@ -1,12 +1,13 @@
-"""The kit of the slot on `cpu-swap`, over a bottom and over a prefix cache, with host pools of several sizes."""
+"""The kit of the slot on `cpu-swap`: over a bottom and over the prefix cache, and its widest laws with other host pools."""
 
 from __future__ import annotations
 
-from corekit.api import Provider
-from corekit.testing import BlockAllocatorKit
-from corekit.testing.prefix_cache import PlainPrefixCache
+from typing import Any
 
-CACHE = Provider(name="plain-cache", api=1, summary="keeps what was given back findable", build=lambda context, options: PlainPrefixCache(context.inner))
+import pytest
+from kit_mutants import subject
+
+from corekit.testing import BlockAllocatorKit
 
 
 class TestOverFreeList(BlockAllocatorKit):
@@ -15,22 +16,18 @@ class TestOverFreeList(BlockAllocatorKit):
     abilities = frozenset({"swap", "audit"})
 
 
-class TestOverACache(BlockAllocatorKit):
+class TestOverPrefixCache(BlockAllocatorKit):
     provider = "cpu-swap"
     options = {"num_host_blocks": 8}  # noqa: RUF012
-    beneath = (CACHE, "free-list")
+    beneath = ("lru-prefix", "free-list")
     abilities = frozenset({"swap", "prefix_cache", "audit"})
 
 
-class TestManySlots(BlockAllocatorKit):
-    provider = "cpu-swap"
-    options = {"num_host_blocks": 64, "cache_share": 0.5}  # noqa: RUF012
-    beneath = (CACHE, "free-list")
-    abilities = frozenset({"swap", "prefix_cache", "audit"})
-
-
-class TestNoSlots(BlockAllocatorKit):
-    provider = "cpu-swap"
-    options = {"swap_space_gib": 0.0}  # noqa: RUF012
-    beneath = (CACHE, "free-list")
-    abilities = frozenset({"prefix_cache", "audit"})
+@pytest.mark.parametrize(
+    "options",
+    [{"swap_space_gib": 0.0}, {"num_host_blocks": 2}, {"num_host_blocks": 64}, {"num_host_blocks": 8, "cache_share": 0.0}],
+    ids=["no host blocks", "fewer than a request has", "more than the device has", "parked requests alone"],
+)
+@pytest.mark.parametrize("law", ["test_every_request_reads_its_own_tokens", "test_everything_is_back_at_the_end", "test_the_engine_answers_the_same"])
+def test_with_other_host_pools(law: str, options: dict[str, Any]) -> None:
+    getattr(subject(BlockAllocatorKit, "cpu-swap", options, beneath=("lru-prefix", "free-list"), abilities=frozenset({"prefix_cache"})), law)()
