@@ -7,6 +7,7 @@ from itertools import permutations
 
 import pytest
 
+from corekit.compose.assemble import assemble
 from corekit.compose.catalog import build_catalog
 from corekit.compose.composition import compose
 from corekit.compose.config import load
@@ -26,8 +27,8 @@ def test_the_default_stack(device: str, layers: tuple[str, ...]) -> None:
     assert {wish.origin for wish in found} == {"default"}
 
 
-def checked(stack: tuple[str, ...], preemption: str = "auto", num_host_blocks: int = 4) -> None:
-    """What `corekit check` does with such a file."""
+def checked(stack: tuple[str, ...], preemption: str = "auto", num_host_blocks: int = 4, *, start: bool = False) -> None:
+    """What `corekit check` does with such a file, or a whole start."""
     options = {"cpu-swap": {"num_host_blocks": num_host_blocks, "swap_space_gib": 0}} if "cpu-swap" in stack else {}
     tables = {
         "model": {"source": "none", "use": "fingerprint", "max_model_len": 64},
@@ -36,7 +37,10 @@ def checked(stack: tuple[str, ...], preemption: str = "auto", num_host_blocks: i
         "engine": {"threads": 1},
         "frontend": [],
     }
-    rehearse(compose(tables, given={}, environ={}, clock=lambda: 0.0))
+    if start:
+        assemble(tables, environ={}, progress=False).close()
+    else:
+        rehearse(compose(tables, given={}, environ={}, clock=lambda: 0.0))
 
 
 @pytest.mark.parametrize("stack", [*permutations(RIGHT), *permutations(RIGHT, 2), *permutations(RIGHT, 1)], ids=" ".join)
@@ -67,11 +71,12 @@ def test_a_cache_over_swap_space_is_told_the_right_order() -> None:
         (RIGHT[2:], 4, "has no swap space"),
     ],
 )
-def test_to_park_needs_swap_space(stack: tuple[str, ...], num_host_blocks: int, said: str | None) -> None:
+@pytest.mark.parametrize("start", [False, True])
+def test_to_park_needs_swap_space(stack: tuple[str, ...], num_host_blocks: int, said: str | None, start: bool) -> None:
     for preemption in ("auto", "recompute"):
-        checked(stack, preemption, num_host_blocks)
+        checked(stack, preemption, num_host_blocks, start=start)
     if said is None:
-        checked(stack, "swap", num_host_blocks)
+        checked(stack, "swap", num_host_blocks, start=start)
     else:
         with pytest.raises(ConfigError, match=r"\[scheduler\] preemption = 'swap': .*" + said):
-            checked(stack, "swap", num_host_blocks)
+            checked(stack, "swap", num_host_blocks, start=start)
