@@ -110,7 +110,7 @@ class SamplingParams:
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
         salt: object = self.cache_salt
-        if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_CHARS):
+        if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_CHARS and _is_unicode(salt)):
             raise invalid("cache_salt", salt, f"a string of 1 to {MAX_SALT_CHARS} characters")
         _number("cache_retention", self.cache_retention, 0.0, MAX_RETENTION_SECONDS)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
@@ -214,6 +214,15 @@ def _number(name: str, value: object, least: float, most: float, *, above: bool 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise invalid(name, value, "true or false")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written; half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _mappings(name: str, values: object) -> tuple[Mapping[str, Any], ...]:

@@ -148,6 +148,23 @@ def test_bad_bad_words_are_refused(words: object) -> None:
     assert refused(bad_words=words).field == "bad_words"
 
 
+@pytest.mark.parametrize("salt", ["", "x" * 257, 7, b"ab", ("a",), True, "half a pair: \ud800"], ids=lambda salt: repr(salt)[:20])
+def test_bad_salts_are_refused(salt: object) -> None:
+    error = refused(cache_salt=salt)
+    assert error.field == "cache_salt"
+    assert str(error).encode(), "what is said of it can be written"
+
+
+def test_salts_are_any_text() -> None:
+    for salt in ("x", " ", "\n", "é" * 256, "\U0001f511"):
+        assert SamplingParams(cache_salt=salt).cache_salt == salt
+
+
+@pytest.mark.parametrize("seconds", [-1, -1e-9, 604800.1, math.nan, math.inf, "60", True, None, 10**400], ids=lambda seconds: repr(seconds)[:20])
+def test_bad_retentions_are_refused(seconds: object) -> None:
+    assert refused(cache_retention=seconds).field == "cache_retention"
+
+
 @pytest.mark.parametrize(
     "bias",
     [
