@@ -189,5 +189,10 @@ class Request:
     def num_blocks(self) -> int:
         return len(self.table)
 
+    @property
+    def num_parked_blocks(self) -> int:
+        """More than its tokens take, where guesses that were in flight when it was parked have been rejected."""
+        return len(self.ticket.slots) if self.ticket is not None else 0
+
     def __repr__(self) -> str:
         return f"<Request {self.id} {self.state.value} {self.num_computed_tokens}/{self.num_known} blocks {self.table}>"

@@ -72,7 +72,7 @@ class Room:
         if r.state is RequestState.RUNNING:
             end = min(r.num_known, r.num_computed_tokens + most)
             return self._num_others == 1 or blocks.needed(r.table, r.num_computed_tokens, end, self._drops) <= free
-        needed = blocks.span(len(r.tokens)) - len(self._match.blocks) + self._match.num_taken
+        needed = max(blocks.span(len(r.tokens)), r.num_parked_blocks) - len(self._match.blocks) + self._match.num_taken
         return r.num_samples <= self._seats and (not self._num_others or free - needed >= self._limits.watermark_blocks)
 
     def _away(self, r: Request) -> None:

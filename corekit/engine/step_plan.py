@@ -167,7 +167,7 @@ class Step:
         count = min(len(r.tokens) - start, most)
         # Whole, not by its first chunk: a prompt that does not fit yet would be computed, give way to itself, and begin again.
         end = len(r.tokens) if self.residents else start + count
-        needed = blocks.span(end) - len(match.blocks) + match.num_taken
+        needed = max(blocks.span(end), r.num_parked_blocks) - len(match.blocks) + match.num_taken
         if needed > self.free_blocks:
             return REFUSED[Reason.BLOCKS] if self.residents else self._end(r)
         if self.residents and self.free_blocks - needed < self._limits.watermark_blocks:
