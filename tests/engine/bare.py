@@ -20,13 +20,13 @@ def made_up(rows: Sequence[Row], token: int = 1) -> StepResult:
 
 
 class Bare:
-    """`schedule` and `commit` by hand; `step` does both."""
+    """`schedule` and `commit` by hand; `step` does both. A stack that copies does so through `journal`, which has to be the same."""
 
-    def __init__(self, policy=None, *, num_blocks=32, block_size=4, max_num_seqs=8, budget=64, stack=None, **limits) -> None:
+    def __init__(self, policy=None, *, num_blocks=32, block_size=4, max_num_seqs=8, budget=64, stack=None, journal=None, **limits) -> None:
         clock = itertools.count().__next__
         self.scheduler = Scheduler(
             stack=stack or FreeList(num_blocks),
-            journal=CopyJournal(),
+            journal=journal or CopyJournal(),
             policy=policy or Fcfs(),
             fallback=Fcfs(),
             limits=Limits(num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=4096, **limits),
@@ -35,10 +35,10 @@ class Bare:
         self.work: dict[str, int] = {}
         self.last: StepInput | None = None
 
-    def add(self, prompt: int | Sequence[int], *, max_tokens: int = 8, n: int = 1, priority: int = 0, end_ids: tuple[int, ...] = ()) -> Request:
+    def add(self, prompt: int | Sequence[int], *, max_tokens: int = 8, n: int = 1, priority: int = 0, end_ids: tuple[int, ...] = (), **shape) -> Request:
         ids = tuple(range(prompt)) if isinstance(prompt, int) else tuple(prompt)
         name = f"r{self.scheduler._num_arrivals}"
-        params = SamplingParams(n=n, max_tokens=max_tokens)
+        params = SamplingParams(n=n, max_tokens=max_tokens, **shape)
         new = NewRequest(request_id=name, token_ids=ids, params=params, max_tokens=max_tokens, seed=0, end_ids=end_ids, arrival_time=0.0, priority=priority)
         self.scheduler.add(new)
         return self.scheduler.groups[name].samples[0]

@@ -45,6 +45,8 @@ class Asking(Fcfs):
         super().plan(step)
 
     def compare(self, step, request, candidates) -> None:
+        if request in step.ended:  # it was judged before it gave way
+            return
         named = step.victims_for(request, candidates)
         candidates = [other for other in candidates if other is not request]
         if named is None:
