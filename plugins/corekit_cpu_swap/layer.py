@@ -66,7 +66,7 @@ class CpuSwap:
         found, num_taken = list(match.blocks), match.num_taken
         for at in range(gap, len(keys)):
             key = keys[at]
-            if at > gap and (one := self.inner.find(PrefixQuery((key,), query.group))).blocks:
+            if at > gap and (one := self.inner.find(_query((key,)))).blocks:
                 found += one.blocks
                 num_taken += one.num_taken
             elif (slot := filled(key)) is not None:
@@ -101,11 +101,11 @@ class CpuSwap:
             if key is None:
                 break
             chain.append(key)
-        match = self.inner.find(PrefixQuery(chain)) if chain else PrefixMatch()
+        match = self.inner.find(_query(chain)) if chain else PrefixMatch()
         runs = [(0, match)] if match.blocks else []
         for at in range(len(match.blocks) + 1, len(keys)):
             later = keys[at]
-            if later is not None and (one := self.inner.find(PrefixQuery((later,)))).blocks:
+            if later is not None and (one := self.inner.find(_query((later,)))).blocks:
                 runs.append((at, one))
         return runs
 
@@ -121,7 +121,7 @@ class CpuSwap:
         """
         table = [0] * len(keys)
         for start, run in runs:
-            held = self.inner.hold(self.inner.find(PrefixQuery([cached.key for cached in run.blocks])))
+            held = self.inner.hold(self.inner.find(_query([cached.key for cached in run.blocks])))
             assert held is not None, "the layer beneath refused to hold what it found"
             table[start : start + len(held.ids)] = held.ids
         missing = [at for at, block in enumerate(table) if not block]
@@ -194,3 +194,7 @@ class CpuSwap:
 
     def audit(self) -> Sequence[str]:
         return [f"cpu-swap: {problem}" for problem in self._slots.audit()]
+
+
+def _query(keys: Sequence[BlockKey]) -> PrefixQuery:
+    return PrefixQuery(keys, keys[0].group)

@@ -42,17 +42,19 @@ class Silent:
 
 
 class Asked:
-    """Hands everything on; counts the questions."""
+    """Hands everything on; counts the questions, and remembers the groups that they were asked in."""
 
     def __init__(self, inner: BlockAllocator) -> None:
         self.inner = inner
         self.num_finds = 0
+        self.groups: set[int] = set()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)
 
     def find(self, query: PrefixQuery) -> PrefixMatch:
         self.num_finds += 1
+        self.groups.add(query.group)
         return self.inner.find(query)
 
 

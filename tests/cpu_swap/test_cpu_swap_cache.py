@@ -84,6 +84,23 @@ def test_the_usual_find_asks_once_beneath(parked: bool) -> None:
     assert asked.num_finds == 1 + 2, "one key at a time behind the gap: the last of the chain, and the one that nobody has"
 
 
+def test_a_group_is_asked_for_by_its_own_number() -> None:
+    asked = Asked(PlainPrefixCache(FreeList(4)))
+    layer, keys = CpuSwap(asked, Written(), num_slots=8, max_cached=8), key_chain(1, 2, 3, 4, group=1)
+    taken = layer.take(4)
+    assert taken is not None
+    for block, key in zip(taken.ids, keys, strict=True):
+        layer.publish(block, key)
+    ticket = layer.swap_out(taken, keys)
+    layer.give(taken)
+    layer.give(layer.take(2) or taken)
+    match = layer.find(PrefixQuery(keys, 1))
+    assert [cached.place.on_host for cached in match.blocks] == [False, False, True, True]
+    assert layer.hold(match) is not None
+    assert ticket is not None and layer.swap_in(ticket) is not None
+    assert asked.groups == {1}
+
+
 def test_the_least_recently_used_goes_first() -> None:
     rig = Rig(num_blocks=4, host=4)
     old, young = _cached(rig, 1, 2), _cached(rig, 3, 4)
