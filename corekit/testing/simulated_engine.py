@@ -281,8 +281,10 @@ def random_scenario(rng: Random, *, depth: int | None = None, parks: bool = Fals
 
 
 def _sharing(rng: Random, arrivals: Sequence[Arrival]) -> Iterator[Arrival]:
-    """Each but the first begins as an earlier one does, as far as both have blocks before their last token."""
-    for number, asked in enumerate(arrivals):
-        first = rng.randrange(number) if number else 0
-        common = (min(asked.num_prompt_tokens, arrivals[first].num_prompt_tokens) - 1) // 4 * 4
-        yield replace(asked, shares_with=first, num_shared=common) if number and common else asked
+    """Each but the first begins with all blocks of an earlier one before that one's last token, and is as long at least."""
+    lengths: list[int] = []
+    for asked in arrivals:
+        first = rng.randrange(len(lengths)) if lengths else None
+        lengths.append(asked.num_prompt_tokens if first is None else max(asked.num_prompt_tokens, lengths[first]))
+        common = 0 if first is None else (lengths[first] - 1) // 4 * 4
+        yield replace(asked, num_prompt_tokens=lengths[-1], shares_with=first, num_shared=common)

@@ -77,6 +77,61 @@ def test_an_order_that_was_not_told_finds_out(deaf_to: tuple[str, ...]) -> None:
         assert len(policy._requests) == 1
 
 
+class Everybody(WaitingOrder):
+    """Compares its order with all that live and do not run, wherever they are."""
+
+    def __init__(self) -> None:
+        super().__init__(length)
+        self.alive: dict[int, Any] = {}
+        self.num_away = 0
+
+    def plan(self, step: StepPlan) -> None:
+        there = [r for r in self.alive.values() if r.state is not RequestState.RUNNING]
+        assert list(self.now(step)) == sorted(there, key=lambda r: (r.state is RequestState.WAITING, length(r), r.arrival, r.id))
+        assert len(there) == len(step.waiting) + step.num_awaiting
+        self.num_away += step.num_awaiting
+        plan_in_order(step, admit=self)
+
+    def on_arrive(self, request: Any) -> None:
+        self.alive[request.id] = request
+        super().on_arrive(request)
+
+    def on_leave(self, request: Any) -> None:
+        del self.alive[request.id]
+        super().on_leave(request)
+
+
+def test_who_awaits_a_prefix_keeps_its_place() -> None:
+    num_away = 0
+    for seed in range(60):
+        scenario = random_scenario(Random(seed), depth=1, shares=True, num_arrivals=20)
+        policy = Everybody()
+        play(SimulatedEngine(policy, scenario.sizes), scenario, max_steps=5000)
+        num_away += policy.num_away
+        assert not policy._requests and not policy._ranks
+    assert num_away > 50
+
+
+def test_who_awaits_a_prefix_makes_nobody_look_through_all_that_wait() -> None:
+    class Looking(WaitingOrder):
+        def plan(self, step: StepPlan) -> None:
+            step.schedule_many(step.running)
+            step.schedule_many(self.now(step)[:8])
+
+    sizes = Sizes(num_blocks=400, max_num_seqs=2, max_num_batched_tokens=8, long_prefill_token_threshold=4)
+    engine = SimulatedEngine(Looking(lambda request: request.arrival), sizes)
+    engine.arrive(Arrival(num_prompt_tokens=400, max_tokens=2))
+    for number in range(3000):
+        shared = {"shares_with": 0, "num_shared": 200} if number < 5 else {}
+        engine.arrive(Arrival(num_prompt_tokens=300, max_tokens=9, **shared))
+    for number in range(20):
+        step = engine.plan()
+        engine.settle(step)
+        if number > 1:
+            assert len(engine.awaiting) == 5
+            assert engine.conduct.num_reads < 100, f"{engine.conduct.num_reads} attributes of {len(step.waiting)} requests were read"
+
+
 def test_many_leave_the_order_at_once() -> None:
     engine = SimulatedEngine(policy := Compared(victims_first=True), Sizes(num_blocks=400, max_num_seqs=40, max_num_batched_tokens=400))
     for number in range(100):
