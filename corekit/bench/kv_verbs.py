@@ -81,11 +81,11 @@ class AskedMemory:
 
     @property
     def samples(self) -> Samples:
-        return Samples(num_prompt_tokens=100, num_output_tokens=8, seed=self.seed) if self.quick else Samples(seed=self.seed)
+        return Samples(num_prompt_tokens=320, num_output_tokens=8, seed=self.seed) if self.quick else Samples(seed=self.seed)
 
     @property
     def crowd(self) -> Crowd:
-        return Crowd(num_prompt_tokens=20, num_output_tokens=40, seed=self.seed) if self.quick else Crowd(seed=self.seed)
+        return Crowd(num_requests=4, num_held=2, num_prompt_tokens=20, num_output_tokens=30, seed=self.seed) if self.quick else Crowd(seed=self.seed)
 
     @property
     def cost(self) -> CostSizes:
@@ -96,6 +96,7 @@ def bench_prefix(configure: Configure, asked: AskedPrefix, effort: Effort, err: 
     """What a prefix cache is worth and what it costs. A repetition is a pair."""
     configure, progress = _unlimited(configure), Progress(err)
     stacks = Stacks(configure)
+    stacks.check_caches()
     parts: Mapping[str, Part] = {
         "replay": lambda: Replay(stacks, asked.read(), Pools(percents=asked.percents, host=asked.host), progress).run(effort.max_foreign),
         "ttft": lambda: first_token(configure, stacks, asked.prompts, effort, progress),

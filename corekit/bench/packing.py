@@ -143,6 +143,8 @@ def _steps(assembly: Assembly, lengths: Lengths, progress: Progress) -> Packed:
             packed.running.append(len(residents))
     if num_done != len(lengths.pairs):
         raise BenchError(f"{num_done} of {len(lengths.pairs)} requests ended")
+    if not packed.running:
+        raise BenchError("no request was left with blocks after any step: answers of one token end in the step that begins them. Take longer ones.")
     packed.num_preemptions = engine.stats().num_preemptions
     return packed
 

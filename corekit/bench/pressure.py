@@ -6,7 +6,7 @@ What is preempted must come back as it was: the tokens are compared with those o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from time import perf_counter, process_time
@@ -21,7 +21,7 @@ from .machine import CpuMeter
 from .measure import Attempt, Effort, measure
 from .progress import Progress
 from .result import Row
-from .stacks import Stacks, names
+from .stacks import NO_MODEL, Stacks, names
 from .statistics import spread
 from .steps import StepLog
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .verbs import Configure
 
 Tokens = tuple[tuple[int, ...], ...]
-EXACT = {"model.source": "none", "model.use": "fingerprint", "tokenizer.use": "bytes"}
+EXACT: Mapping[str, Any] = {**NO_MODEL, "model.use": "fingerprint"}
 """A model whose tokens show any wrong block, and do not depend on the shapes of matrices."""
 
 
@@ -86,7 +86,7 @@ class Pressure:
     attempts: list[Attempt[Answered]] = field(default_factory=list)
     summary: list[str] = field(default_factory=list)
 
-    async def rows(self, settings: dict[str, Any], *, exact: bool) -> list[Row]:
+    async def rows(self, settings: Mapping[str, Any], *, exact: bool) -> list[Row]:
         """exact: raises BenchError where tokens differ."""
         free = Way(layers=self.stacks.device, preemption=None)
         expected = await self._run(free, settings)
@@ -105,7 +105,7 @@ class Pressure:
             yield Way(layers=hosted, preemption="swap")
             yield Way(layers=hosted, preemption="auto")
 
-    async def _run(self, way: Way, settings: dict[str, Any]) -> list[Answered]:
+    async def _run(self, way: Way, settings: Mapping[str, Any]) -> list[Answered]:
         from corekit.compose.assemble import assemble
 
         steps, crowd, span = StepLog(), self.crowd, self.crowd.span(self.stacks.block_size)
@@ -171,9 +171,9 @@ class Pressure:
             "CPU_s": spread(one.cpu for one in answered).median,
             "steps": sum(len(one.steps) for one in answered),
             "tokens_computed": sum(step.num_tokens for one in answered for step in one.steps),
-            **{
-                name.removeprefix("num_"): sum(one.count(name) for one in answered) for name in ("num_preemptions", "num_swap_preemptions", "num_swap_refusals")
-            },
+            "preemptions": sum(one.count("num_preemptions") for one in answered),
+            "swapped": sum(one.count("num_swap_preemptions") for one in answered),
+            "no_room": sum(one.count("num_swap_refusals") for one in answered),
             "MiB_to_host": sum(one.count("num_bytes_to_host") for one in answered) / 2**20,
             "MiB_to_device": sum(one.count("num_bytes_to_device") for one in answered) / 2**20,
             "same_answers": f"{num_equal} of {num_answers}",
@@ -187,7 +187,7 @@ async def pressure(configure: Configure, stacks: Stacks, crowd: Crowd, effort: E
     proof = Pressure(
         configure=configure, stacks=stacks, crowd=crowd, effort=Effort(warmup=0, reps=1, max_foreign=effort.max_foreign, retries=0), progress=progress
     )
-    proved = await proof.rows(dict(EXACT), exact=True)
+    proved = await proof.rows(EXACT, exact=True)
     shape = f"{crowd.num_requests} requests of {crowd.num_prompt_tokens} + {crowd.num_output_tokens} tokens on a pool for {crowd.num_held}"
     differ = [f"{row['preemption']}, {row['stack']}" for row in rows if row["same_answers"] != rows[0]["same_answers"]]
     remarks = [f"answers of this model differ by the way of preemption: {'; '.join(differ)}"] if differ else []

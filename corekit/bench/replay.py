@@ -6,19 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from corekit.api import BlockAllocator, Blocks, PrefixQuery, SupportsPrefixCache
+from corekit.api import BlockAllocator, Blocks, PrefixQuery
 
 from .belady import most_hits
-from .errors import BenchError, BenchUsage
+from .errors import BenchError
 from .found import Found, alone
 from .hash_trace import HashTrace
 from .machine import CpuMeter
 from .measure import measure
 from .progress import Progress
 from .result import Row
-from .stacks import Stacks, names
-
-MAX_PERCENT = 100.0
+from .stacks import Stacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +43,6 @@ class Replay:
     """Every request of every trace once for each size of the pool, first with a pool that never evicts."""
 
     def __init__(self, stacks: Stacks, traces: Sequence[HashTrace], pools: Pools, progress: Progress) -> None:
-        stack, _ = stacks.build(stacks.device, 1)
-        if not (isinstance(stack, SupportsPrefixCache) and stack.prefix_cache):
-            raise BenchUsage(f"[block_allocator] stack: {names(stacks.device)} caches no prefixes, so nothing could be found. Put lru-prefix over free-list.")
         self._stacks = stacks
         self._traces = traces
         self._pools = pools

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from corekit.api import API_VERSION, BlockAllocator, BlockRef, Provider
+from corekit.api import API_VERSION, BlockAllocator, BlockRef, Provider, SupportsPrefixCache
+
+from .errors import BenchUsage
 
 if TYPE_CHECKING:
     from corekit.compose.config import Config
@@ -15,7 +17,15 @@ if TYPE_CHECKING:
 
 SWAP = "cpu-swap"
 """The layer that adds a host tier."""
-NO_MODEL: Mapping[str, Any] = {"model.source": "none", "model.use": "scripted", "tokenizer.use": "bytes"}
+NO_MODEL: Mapping[str, Any] = {
+    "model.source": "none",
+    "model.use": "scripted",
+    "model.dtype": "auto",
+    "model.max_model_len": 0,
+    "tokenizer.use": "bytes",
+    "block_allocator.kv_dtype": "auto",
+}
+"""What a configuration needs so that its layers can be built without its model."""
 NOMINAL_BYTES = 4096
 """Of a block, where there is no pool."""
 
@@ -49,6 +59,15 @@ class Stacks:
     @property
     def block_size(self) -> int:
         return self._composition.context.block_size
+
+    def check_caches(self) -> None:
+        """Raises BenchUsage where nothing can be found because nothing is kept."""
+        stack, _ = self.build(self.device, 1)
+        if not (isinstance(stack, SupportsPrefixCache) and stack.prefix_cache):
+            raise BenchUsage(
+                f"[block_allocator] stack: {names(self.device)} caches no prefixes, so there is nothing to measure. "
+                'Put a prefix cache over it, as in --set block_allocator.stack=["lru-prefix", "free-list"].'
+            )
 
     def over_host(self, layers: Sequence[Part], num_host_blocks: int) -> tuple[Part, ...]:
         """The layers below a host tier of so many blocks, otherwise as configured."""

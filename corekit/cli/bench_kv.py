@@ -80,7 +80,7 @@ def prefix(target: str | None, overrides: tuple[str, ...], shared: int, **option
 )
 @click.option("--seats", type=click.IntRange(1, 65536), default=256, show_default=True, help="Most requests that run at once in it.")
 @_common_options
-@effort_options(default=1)
+@effort_options(default=1, of="repetitions of pressure")
 def memory(target: str | None, overrides: tuple[str, ...], reservations: int, seats: int, **options: Any) -> None:
     """Measure what KV memory holds, wastes and gives back.
 

@@ -41,7 +41,7 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize(("page", "line"), [pytest.param(*found, id=" ".join(found)) for found in dict.fromkeys(commands())])
 def test_the_command_is_one_that_corekit_takes(page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for file in re.findall(r"[\w-]+\.(?:toml|json)", line):
+    for file in re.findall(r"[\w-]+\.(?:toml|jsonl?|csv)", line):
         (tmp_path / file).touch()
     parse(line)
 
