@@ -168,10 +168,12 @@ class BlockAllocatorKit(PrefixLaws, RetentionLaws, HostLaws):
         if self.passes_on:
             stacks.append((self.layers[0], found(CACHE), *self.layers[1:]))
         for stack in stacks:
-            together = answers(stack, self.options, num_blocks=14, together=True)
-            assert together == alone(), (
-                f"on {[layer.name for layer in stack]} the tokens of a request change: a block had two owners, or was found with other content"
-            )
+            for parks in (False, True) if self.ledger().swap else (False,):
+                together = answers(stack, self.options, num_blocks=14, together=True, parks=parks)
+                assert together == alone(), (
+                    f"on {[layer.name for layer in stack]}, with preemption by {'swap' if parks else 'recompute'}, the tokens of a request change: "
+                    "a block had two owners, or was found with other content"
+                )
 
 
 class _Spy:

@@ -49,12 +49,13 @@ def answers(
     *,
     num_blocks: int,
     together: bool,
+    parks: bool = False,
     attention: tuple[Candidate, Mapping[str, Any]] | None = None,
 ) -> Sequence[Answer]:
     """The tokens of every request by sample. The stack is given top to bottom, options are those of the top.
 
-    together: all requests at once, else one after the other. attention: a backend and its options; None: torch, on poisoned
-    pools. The engine's audit must be clean at the end.
+    together: all requests at once, else one after the other. parks: who gives way is parked on the host. attention: a backend
+    and its options; None: torch, on poisoned pools. The engine's audit must be clean at the end.
     """
     backend = {"use": "torch", "options": {"poison": True}} if attention is None else {"use": attention[0].full_name, "options": dict(attention[1])}
     names = [candidate.full_name for candidate in stack]
@@ -64,7 +65,7 @@ def answers(
         "engine": {"device": "cpu", "threads": 1},
         "executor": {"use": "delayed"},
         "attention_backend": backend,
-        "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 32, "watermark": 0.0},
+        "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 32, "watermark": 0.0, "preemption": "swap" if parks else "recompute"},
         "block_allocator": {"stack": names, "block_size": BLOCK_SIZE, "num_blocks": num_blocks, "options": {names[0]: dict(options)} if options else {}},
     }
     given = [*stack, attention[0]] if attention else stack

@@ -68,6 +68,7 @@ class Calls:
         self.holder: dict[BlockKey, int] = {}
         self.tickets: list[tuple[Ticket, Sequence[BlockKey | None]]] = []
         self.said: list[str] = []
+        self._num_evicted = 0
 
     def check(self, fine: object, message: str) -> None:
         """Fails with the message and the last calls."""
@@ -274,10 +275,17 @@ class Calls:
             legal = 0 <= place.block < most if place.on_host else 1 <= place.block <= self.num_blocks
             self.check(legal, f"the journal copies from {source} to {target}; the device has blocks 1..{self.num_blocks}, the host 0..{most - 1}")
 
+    def check_found(self) -> None:
+        """Every key that a used block holds is found there, and every key that is parked is found."""
+        for key in (*self.holder, *(key for _, held in self.tickets for key in held if key is not None)):
+            self._looked([key])
+
     def check_stats(self) -> AllocatorStats:
         """What stats says agrees with `available` and with the tickets."""
         stats, most = self.stack.stats(), self.swap.num_host_blocks if self.swap else 0
         self.check(stats.num_free + stats.num_idle == self.stack.available, f"{stats}, but available is {self.stack.available}")
+        self.check(stats.num_evicted >= self._num_evicted, f"num_evicted fell from {self._num_evicted} to {stats.num_evicted}")
+        self._num_evicted = stats.num_evicted
         self.check(0 <= stats.num_retained <= self.num_blocks, f"{stats}: num_retained is out of 0..{self.num_blocks}")
         for name in ("residency", "idle_before_evict", "reuse_gap"):
             seen = getattr(stats, name)

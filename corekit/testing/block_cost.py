@@ -83,4 +83,11 @@ def _round(ledger: Ledger, tally: _Tally, block_id: type[int], key: BlockKey) ->
     if ledger.caches:
         counts["find"] = tally.of(lambda: got.append(stack.find(PrefixQuery((key,)))))
         counts["hold"] = tally.of(lambda: got.append(stack.hold(got[-1])))
+        stack.give(Blocks((block,)))
+    if swap := ledger.swap:
+        parked = stack.take(1) or Blocks()
+        counts["swap_out"] = tally.of(lambda: got.append(swap.swap_out(parked, (None,))))
+        stack.give(parked)
+        counts["swap_in"] = tally.of(lambda: got.append(swap.swap_in(got[-1])))
+        stack.give(got[-1])
     return counts

@@ -169,6 +169,15 @@ class HostLaws(StackKit):
                 if match.blocks:
                     assert ledger.hold(match) is not None, f"hold refused {match} right after its find"
 
+    def test_a_stale_host_match_is_refused(self) -> None:
+        """A match whose host hits were displaced since is None."""
+        for make in self.swapping():
+            for ledger, (oldest, *_) in _full_host(make):
+                match = ledger.find([oldest])
+                _park_everywhere(ledger)
+                if match.blocks and not ledger.find([oldest]).blocks:
+                    assert ledger.hold(match) is None, "hold gave what was displaced from the host since it was found"
+
     def test_what_was_held_makes_room(self) -> None:
         """Nothing stays pinned: after any number of host hits the whole host is there for who parks."""
         for make in self.swapping():

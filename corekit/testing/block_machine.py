@@ -89,6 +89,7 @@ class Machine:
                 at = next(at for at in range(len(right)) if there[at] != right[at])
                 self.calls.check(False, f"a request with blocks {life.table} reads at position {at} what is not its own, after the step's copies and writes")
         self.calls.check_stats()
+        self.calls.check_found()
         self._submitted.append(rows)
 
     def _commit(self, rows: Sequence[Row]) -> None:

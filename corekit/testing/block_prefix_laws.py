@@ -114,7 +114,11 @@ class PrefixLaws(StackKit):
             ledger.give(table)
             assert len(ledger.find([key]).blocks) == 1, f"block {block} of group 0 is not found any more"
             match = ledger.find(chain)
-            assert ledger.hold(match) is not None, f"hold refused {match} of group 1 right after its find"
+            held = ledger.hold(match)
+            assert held is not None, f"hold refused {match} of group 1 right after its find"
+            if ledger.swap and (ticket := ledger.swap_out(held)):
+                ledger.give(held)
+                assert ledger.swap_in(ticket) is not None, "swap_in of blocks of group 1 refused although they are on the device"
 
     def test_what_is_held_is_used(self) -> None:
         """hold makes idle blocks used: a take of everything that is left does not get them."""

@@ -33,13 +33,23 @@ class NeverFills(HostLayer):
 
 
 class GroupsCopies(HostLayer):
-    """Batches its copies by direction: those to the host wait until the others are journaled."""
+    """Batches its copies by direction: those to the host come after those of the blocks that come back."""
+
+    late: list[tuple[int, int]] | None = None
+
+    def fill(self, block: int, slot: int) -> None:
+        if self.late is None:
+            super().fill(block, slot)
+        else:
+            self.reserved.discard(slot)
+            self.late.append((block, slot))
 
     def gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int]) -> Blocks | None:
-        copies = self.journal.copies
-        before = len(copies)
+        self.late = []
         held = super().gather(keys, slots)
-        copies[before:] = sorted(copies[before:], key=lambda copy: copy.target.on_host)
+        late, self.late = self.late, None
+        for block, slot in late:
+            self.fill(block, slot)
         return held
 
 
@@ -141,6 +151,37 @@ class UnpinsEarly(HostLayer):
         return held
 
 
+class BelievesHostMatches(HostLayer):
+    """hold does not look whether the match is still true."""
+
+    def find(self, query: PrefixQuery) -> PrefixMatch:
+        return super().find(query) if self.believed is None else self.believed
+
+    believed: PrefixMatch | None = None
+
+    def hold(self, match: PrefixMatch) -> Blocks | None:
+        self.believed = match
+        held = super().hold(match)
+        self.believed = None
+        return held
+
+
+class Searches(HostLayer):
+    """Looks through all that was given back for what it parks."""
+
+    def __init__(self, inner: Any, journal: Any, num_host_blocks: int) -> None:
+        super().__init__(inner, journal, num_host_blocks)
+        self.given: list[int] = []
+
+    def give(self, blocks: Blocks) -> None:
+        self.given += blocks.ids
+        super().give(blocks)
+
+    def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
+        self.given = [block for block in self.given if block not in blocks.ids]
+        return super().swap_out(blocks, keys)
+
+
 class NeverUnpins(HostLayer):
     """What was held once is pinned for ever."""
 
@@ -227,6 +268,8 @@ HOST_MUTANTS = [
     (OwnSlots, "test_siblings_park_equal_keys_once"),
     (AlwaysCopies, "test_what_stays_is_not_copied"),
     (UnpinsEarly, "test_a_slot_is_read_before_it_is_used_again"),
+    (BelievesHostMatches, "test_a_stale_host_match_is_refused"),
+    (Searches, "test_the_cost_of_a_block_does_not_grow_with_the_pool"),
     (NeverUnpins, "test_what_was_held_makes_room"),
     (FreeSlotsOnly, "test_what_nobody_parked_makes_room"),
     (CountsNoCache, "test_counts_of_the_host_are_true"),

@@ -16,11 +16,11 @@ ABILITIES = {
     "cache": frozenset({"prefix_cache", "retention"}),
 }
 WASTEFUL = (
-    *("Sorts", "HidesCache", "Backwards", "Touches", "RootsFirst", "IdleFirst", "AlwaysCopies", "NoSlots", "NoInner"),
+    *("Sorts", "HidesCache", "Backwards", "Touches", "RootsFirst", "IdleFirst", "AlwaysCopies", "NoSlots", "NoInner", "Searches"),
     *("DropsRetention", "RetainsNothing", "LastWordCounts", "NeverEnds"),
 )
 """They do too much, or too little for others; no request reads what is not its own."""
-UNASKED = ("BelievesMatches", "ByHash", "ByFields", "SilentEviction")
+UNASKED = ("BelievesMatches", "BelievesHostMatches", "ByHash", "ByFields", "SilentEviction")
 """The machine keeps no match, knows one group and no colliding hashes, and has no layer above the stack."""
 
 
