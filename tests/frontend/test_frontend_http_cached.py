@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
@@ -19,12 +20,15 @@ SIZE = 8
 
 
 @contextmanager
-def served(executor: str = "in-process", *, num_blocks: int = 64) -> Iterator[tuple[openai.OpenAI, Live, Assembly]]:
+def served(executor: str = "in-process", *, num_blocks: int = 64, num_host_blocks: int = 0) -> Iterator[tuple[openai.OpenAI, Live, Assembly]]:
+    stack, options = ["lru-prefix", "free-list"], {"lru-prefix": {"sample_every": 1}}
+    if num_host_blocks:
+        stack, options = ["cpu-swap", *stack], {"cpu-swap": {"num_host_blocks": num_host_blocks}, **options}
     config = {
         "model": {"source": "none", "use": "fingerprint", "max_model_len": 128},
         "executor": {"use": executor},
-        "block_allocator": {"num_blocks": num_blocks, "block_size": SIZE, "stack": ["lru-prefix", "free-list"], "options": {"lru-prefix": {"sample_every": 1}}},
-        "scheduler": {"max_num_seqs": 4},
+        "block_allocator": {"num_blocks": num_blocks, "block_size": SIZE, "stack": stack, "options": options},
+        "scheduler": {"max_num_seqs": 4, "preemption": "swap" if num_host_blocks else "auto"},
         "engine": {"threads": 1},
     }
     with assemble(config, frontends=[], progress=False, environ={}) as assembly, Live(assembly.client) as live:
@@ -122,3 +126,26 @@ def test_the_metrics_count_what_clients_were_told() -> None:
         assert found["corekit_kv_cache_usage_perc"] == 0, "nobody runs, however much is cached"
         assert found["corekit_kv_blocks idle"] > 0
         assert sum(found[f"corekit_kv_blocks {state}"] for state in ("used", "idle", "free")) == 16
+
+
+@pytest.mark.parametrize(("num_host_blocks", "refused"), [(64, False), (3, True)])
+def test_the_metrics_count_who_was_parked(num_host_blocks: int, refused: bool) -> None:
+    """Three answers in a pool for one and a half: what was copied are whole blocks, and with little room some are computed again."""
+    with served(num_blocks=10, num_host_blocks=num_host_blocks) as (client, live, assembly):
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(complete, client, [70 + number, *range(40, 40 + SIZE)], max_tokens=40, extra_body={"ignore_eos": True}) for number in range(3)]
+            together = [one.result()[0] for one in asked]
+        assert eventually(lambda: assembly.engine.idle)
+        found = numbers(live)
+        swapped, again = (found[f"corekit_num_preemptions_by_mode_total {mode}"] for mode in ("swap", "recompute"))
+        assert swapped + again == found["corekit_num_preemptions_total"] > 0
+        assert swapped > 0 or refused
+        assert again == found["corekit_swap_refusals_total"]
+        assert (again > 0) is refused
+        size = assembly.pool.bytes_per_block
+        for way in ("to_host", "to_device"):
+            assert found[f"corekit_kv_copied_bytes_total {way}"] % size == 0
+            assert found[f"corekit_kv_copied_bytes_total {way}"] > 0 or refused
+        assert sum(found[f"corekit_host_kv_blocks {state}"] for state in ("parked", "cached", "free")) == num_host_blocks
+        assert found["corekit_cpu_cache_usage_perc"] == found["corekit_host_kv_blocks parked"] == 0, "nobody is parked any more"
+        assert [complete(client, [70 + number, *range(40, 40 + SIZE)], max_tokens=40, extra_body={"ignore_eos": True})[0] for number in range(3)] == together
