@@ -15,7 +15,8 @@ from .request import Request
 class Claims:
     """Invariant: a key has one writer at most, which is running and has not published it; whoever awaits a key awaits it of its writer.
 
-    A writer that got no tokens in a step keeps its claims, but nobody waits for it: it may have to wait longer than they.
+    A writer that got no tokens in a step keeps its claims until somebody else takes them over; nobody waits for it: it may have
+    to wait longer than they.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -26,10 +27,12 @@ class Claims:
         self.free: list[Request] = []
         """Those whose wait has ended since somebody looked last."""
 
-    def claim(self, r: Request, first: int, end: int) -> None:
-        """It is about to compute its keys first .. end - 1, as far as nobody else is."""
+    def claim(self, r: Request, first: int, end: int, step: int) -> None:
+        """It is about to compute its keys first .. end - 1, as far as nobody else is at it."""
         for key in r.keys[first:end]:
-            self._writers.setdefault(key, r)
+            writer = self._writers.setdefault(key, r)
+            if writer is not r and not self._moves(writer, step):
+                self._writers[key] = r
         r.claim_end = end
 
     def awaited(self, r: Request, first: int, end: int, step: int) -> BlockKey | None:

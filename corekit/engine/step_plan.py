@@ -198,7 +198,7 @@ class Step:
         self._seats -= r.num_samples
         if self._reads_cache(r):
             self._keys.extend(r.keys, r.tokens, len(r.tokens), r.group.extra)
-            self._claims.claim(r, r.num_published, len(r.keys))
+            self._claims.claim(r, r.num_published, len(r.keys), self.number)
             if r.group.retention and match.blocks:
                 self._blocks.retain(match, r.table[: len(match.blocks)], self.now + r.group.retention)
 
