@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestState, RequestStats, StepResult, StepStats
+from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestStats, StepResult, StepStats
 
 from .events import SampleDelta
 from .request import Group, NewRequest
@@ -38,6 +38,7 @@ class Flight(NamedTuple):
     num_tokens: int
     num_copies: int
     num_preempted: int
+    """By its plan, and by plans before it that came to no step."""
     num_swapped: int
     plan_seconds: float
     submit_seconds: float
@@ -62,6 +63,7 @@ class Engine:
         self._constrains = False
         """Some request had a constraint. A look at every row costs, and most engines have no processor."""
         self._num_steps = 0
+        self._num_preempted = self._num_swapped = 0  # as the last flight left them
         self._num_free_blocks = scheduler.step.free_blocks  # as of the last step: layers are not asked from other threads
         self._memory, self._memory_time = scheduler.blocks.stats(), 0.0
         self._num_prompt_tokens = 0
@@ -188,8 +190,9 @@ class Engine:
             return False
         self.executor.submit(step_input)
         submitting = perf_counter() - planned
-        step, limits = self.scheduler.step, self.scheduler.limits
-        victims = step.victims
+        step, limits, counts = self.scheduler.step, self.scheduler.limits, self.scheduler.counts
+        preempted, swapped = counts.num_preemptions - self._num_preempted, counts.num_swap_preemptions - self._num_swapped
+        self._num_preempted, self._num_swapped = counts.num_preemptions, counts.num_swap_preemptions
         masks = None
         if self._constrains and any(row.request.constraint is not None and row.num_samples for row in rows):
             while self._flights:  # a mask follows from every token before it
@@ -202,8 +205,8 @@ class Engine:
             rows=rows,
             num_tokens=limits.max_num_batched_tokens - step.token_budget,
             num_copies=len(step_input.copies),
-            num_preempted=len(victims),
-            num_swapped=sum(r.state is RequestState.PARKED for r in victims),
+            num_preempted=preempted,
+            num_swapped=swapped,
             plan_seconds=planned - began,
             submit_seconds=submitting + perf_counter() - sampled,
         )
