@@ -118,6 +118,7 @@ async def loss(configure: Configure, stacks: Stacks, workload: Distinct, effort:
         interval_row("CPU time, with / without", [layered.cpu / bottom.cpu for layered, bottom in pairs]),
         interval_row("planning and committing, % of duration, with", [100 * layered.planning / layered.wall for layered, _ in pairs]),
         interval_row("planning and committing, % of duration, without", [100 * bottom.planning / bottom.wall for _, bottom in pairs]),
+        interval_row("planning and committing, % of duration, more", [100 * (layered.planning - bottom.planning) / bottom.wall for layered, bottom in pairs]),
     ]
     shape = f"{workload.num_requests} requests of {workload.num_prompt_tokens} + {workload.num_output_tokens} tokens without a hit"
     return Found(sections={f"loss, {shape}, {names(stacks.device)} / {names(stacks.bottom)}": rows}, attempts=attempts, target={"engine": summary})

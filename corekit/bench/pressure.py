@@ -12,17 +12,17 @@ from random import Random
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from corekit.api import EngineStats, Prompt, SamplingParams, StepStats
+from corekit.api import Prompt, SamplingParams
 
+from .answered import Answered, compared
 from .ask import vocab_size
 from .errors import BenchError, BenchUsage
-from .found import Found
+from .found import Found, alone
 from .machine import CpuMeter
 from .measure import Attempt, Effort, measure
 from .progress import Progress
 from .result import Row
 from .stacks import NO_MODEL, Stacks, names
-from .statistics import spread
 from .steps import StepLog
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from .verbs import Configure
 
-Tokens = tuple[tuple[int, ...], ...]
 EXACT: Mapping[str, Any] = {**NO_MODEL, "model.use": "fingerprint"}
 """A model whose tokens show any wrong block, and do not depend on the shapes of matrices."""
 
@@ -58,22 +57,6 @@ class Way:
     preemption: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """One round: the tokens of every request, and what the engine counted meanwhile."""
-
-    tokens: Tokens
-    seconds: float
-    cpu: float
-    """Seconds of this process, all threads."""
-    steps: Sequence[StepStats]
-    before: EngineStats
-    after: EngineStats
-
-    def count(self, name: str) -> int:
-        return int(getattr(self.after, name) - getattr(self.before, name))
-
-
 @dataclass(kw_only=True)
 class Pressure:
     """One model in every way. Ways run one after the other, each in an engine of its own."""
@@ -87,11 +70,11 @@ class Pressure:
     summary: list[str] = field(default_factory=list)
 
     async def rows(self, settings: Mapping[str, Any], *, exact: bool) -> list[Row]:
-        """exact: raises BenchError where tokens differ."""
-        free = Way(layers=self.stacks.device, preemption=None)
+        """exact: raises BenchError where tokens differ. What others disturb is not measured again: all ways answer the same prompts."""
+        free, ways = Way(layers=self.stacks.device, preemption=None), list(self._ways())
         expected = await self._run(free, settings)
         rows = [self._row(free, expected, expected, exact=exact)]
-        for way in self._ways():
+        for way in ways:
             answered = await self._run(way, settings)
             rows.append(self._row(way, answered, expected, exact=exact))
         return rows
@@ -128,7 +111,9 @@ class Pressure:
             for _ in range(self.effort.warmup):
                 await self._round(client, steps, num_ids, replace(crowd, num_requests=1), 0, f"{label}, warm-up")  # of one: the others would do the same again
             attempts = await measure(
-                lambda number, which: self._round(client, steps, num_ids, crowd, number, f"{label}, {which}"), replace(self.effort, warmup=0), CpuMeter
+                lambda number, which: self._round(client, steps, num_ids, crowd, number, f"{label}, {which}"),
+                replace(self.effort, warmup=0, retries=0),
+                CpuMeter,
             )
         self.attempts += attempts
         return [attempt.value for attempt in attempts if attempt.kept]
@@ -156,37 +141,16 @@ class Pressure:
         return Answered(tokens=tuple(tokens), seconds=seconds, cpu=cpu, steps=log.take(), before=before, after=client.stats())
 
     def _row(self, way: Way, answered: Sequence[Answered], expected: Sequence[Answered], *, exact: bool) -> Row:
-        num_equal = sum(a == b for one, other in zip(answered, expected, strict=True) for a, b in zip(one.tokens, other.tokens, strict=True))
-        num_answers, label = len(answered) * self.crowd.num_requests, f"pressure, {way.preemption}, {names(way.layers)}"
-        if exact and num_equal != num_answers:
-            raise BenchError(f"{label}: {num_answers - num_equal} of {num_answers} answers differ from those of a pool that holds all")
-        if way.preemption is not None and not any(one.count("num_preemptions") for one in answered):
-            raise BenchError(f"{label}: nothing was preempted, so nothing was measured")
-        seconds = spread(one.seconds for one in answered).median
-        return {
-            "preemption": way.preemption or "no pressure",
-            "stack": names(way.layers),
-            "duration,_s": seconds,
-            "of_no_pressure": seconds / spread(one.seconds for one in expected).median,
-            "CPU_s": spread(one.cpu for one in answered).median,
-            "steps": sum(len(one.steps) for one in answered),
-            "tokens_computed": sum(step.num_tokens for one in answered for step in one.steps),
-            "preemptions": sum(one.count("num_preemptions") for one in answered),
-            "swapped": sum(one.count("num_swap_preemptions") for one in answered),
-            "no_room": sum(one.count("num_swap_refusals") for one in answered),
-            "MiB_to_host": sum(one.count("num_bytes_to_host") for one in answered) / 2**20,
-            "MiB_to_device": sum(one.count("num_bytes_to_device") for one in answered) / 2**20,
-            "same_answers": f"{num_equal} of {num_answers}",
-        }
+        label = f"pressure, {way.preemption or 'none'}, {names(way.layers)}"
+        found = compared(label, answered, expected, pressed=way.preemption is not None, exact=exact)
+        return {"preemption": way.preemption or "no pressure", "stack": names(way.layers), **found}
 
 
 async def pressure(configure: Configure, stacks: Stacks, crowd: Crowd, effort: Effort, progress: Progress) -> Found:
     """The configured model, and one that is exact whatever the batch."""
     asked = Pressure(configure=configure, stacks=stacks, crowd=crowd, effort=effort, progress=progress)
     rows = await asked.rows({}, exact=False)
-    proof = Pressure(
-        configure=configure, stacks=stacks, crowd=crowd, effort=Effort(warmup=0, reps=1, max_foreign=effort.max_foreign, retries=0), progress=progress
-    )
+    proof = Pressure(configure=configure, stacks=stacks, crowd=crowd, effort=alone(effort.max_foreign), progress=progress)
     proved = await proof.rows(EXACT, exact=True)
     shape = f"{crowd.num_requests} requests of {crowd.num_prompt_tokens} + {crowd.num_output_tokens} tokens on a pool for {crowd.num_held}"
     differ = [f"{row['preemption']}, {row['stack']}" for row in rows if row["same_answers"] != rows[0]["same_answers"]]

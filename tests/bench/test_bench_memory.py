@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from corekit.bench.errors import BenchUsage
+from corekit.api import EngineStats
+from corekit.bench.answered import Answered, Tokens, compared
+from corekit.bench.errors import BenchError, BenchUsage
 from corekit.bench.lengths import log_normal, read_lengths
 from corekit.cli.bench import bench
 
@@ -68,6 +71,36 @@ def test_what_is_preempted_comes_back() -> None:
             if row["preemption"] == "recompute":
                 assert (row["swapped"], row["MiB_to_host"]) == (0, 0)
                 assert row["tokens_computed"] > free["tokens_computed"]
+
+
+def test_answers_that_differ_are_seen() -> None:
+    def round_of(*tokens: tuple[int, ...], num_preemptions: int = 0) -> Answered:
+        before = EngineStats(
+            num_running=0,
+            num_waiting=0,
+            num_blocks=8,
+            num_free_blocks=8,
+            block_size=16,
+            num_prompt_tokens=0,
+            num_output_tokens=0,
+            num_cached_tokens=0,
+            num_preemptions=5,
+            num_finished={},
+            num_steps=0,
+        )
+        after = replace(before, num_preemptions=5 + num_preemptions)
+        return Answered(tokens=tuple(tokens), seconds=1.0, cpu=1.0, steps=(), before=before, after=after)
+
+    expected: Tokens = ((1, 2), (3, 4))
+    free, same, other = round_of(*expected), round_of(*expected, num_preemptions=2), round_of((1, 2), (3, 5), num_preemptions=2)
+    assert compared("none", [free], [free], pressed=False, exact=True)["same_answers"] == "2 of 2"
+    row = compared("swap", [same, same], [free, free], pressed=True, exact=True)
+    assert (row["same_answers"], row["preemptions"]) == ("4 of 4", 4)
+    assert compared("swap", [other], [free], pressed=True, exact=False)["same_answers"] == "1 of 2"
+    with pytest.raises(BenchError, match="swap: 1 of 2 answers differ"):
+        compared("swap", [other], [free], pressed=True, exact=True)
+    with pytest.raises(BenchError, match="swap: nothing was preempted"):
+        compared("swap", [free], [free], pressed=True, exact=True)
 
 
 def test_cost_per_block() -> None:

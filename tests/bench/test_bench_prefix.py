@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from corekit.bench.errors import BenchError
+from corekit.bench.first_token import FirstToken, Prompts
+from corekit.bench.loss import Distinct, Engines
+from corekit.bench.progress import Progress
+from corekit.bench.stacks import Stacks
 from corekit.bench.statistics import median_interval
+from corekit.bench.verbs import Configure
 from corekit.cli.bench import bench
+from corekit.cli.common import read
+from corekit.compose.assemble import assemble
 
 SMALL = ["none", "--set", "model.use=fingerprint", "--set", "tokenizer.use=bytes", "--quick", "--max-foreign", "4096"]
 LAYERS = ["--set", 'plugins.import=["corekit_cpu_swap", "corekit_lru_prefix"]', "--set", 'block_allocator.stack=["lru-prefix", "free-list"]']
@@ -37,7 +48,8 @@ def test_every_part(tmp_path: Path) -> None:
     assert [row["figure"] for row in ttft] == ["TTFT without a hit, ms", "TTFT with a hit, ms", "without / with"]
     for row in [*ttft, *loss]:
         assert row["pairs"] == 2
-        assert 0 < row["low"] <= row["median"] <= row["high"]
+        assert row["low"] <= row["median"] <= row["high"]
+        assert row["low"] > 0 or row["figure"].endswith("more")
     assert [attempt["part"] for attempt in found["attempts"]] == ["replay", "ttft", "ttft", "loss", "loss"]
     for words in ("hit ratio with host", "without / with", "CPU time, with / without", "5 kept of 5"):
         assert words in result.stdout
@@ -64,6 +76,41 @@ def test_a_trace_of_ones_own(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_measured(args: list[str], code: int, says: str) -> None:
     assert says in invoked("prefix", *SMALL, *args, code=code).stderr
+
+
+def configured(*stack: str) -> Configure:
+    overrides = ("model.use=fingerprint", "tokenizer.use=bytes", *LAYERS[1::2][:1], f"block_allocator.stack={json.dumps(stack)}")
+    return lambda given: read("none", overrides, given)
+
+
+def test_a_hit_that_is_none_is_no_measurement() -> None:
+    prompts = Prompts(num_shared=64, num_own=8, seed=1)
+    configure = configured("free-list")
+
+    async def run() -> None:
+        with assemble(configure(prompts.settings(16)), frontends=(), environ={}) as assembly:
+            asking = FirstToken(assembly.client, prompts, Progress(io.StringIO()), 16)
+            await asking.prime()
+            await asking.pair(1, "")
+
+    with pytest.raises(BenchError, match="was to find 64 tokens in the prefix cache and found 0"):
+        asyncio.run(run())
+
+
+def test_a_hit_in_a_workload_without_hits_is_no_measurement() -> None:
+    workload = Distinct(num_requests=2, num_prompt_tokens=40, num_output_tokens=4, seed=1)
+    configure = configured("lru-prefix", "free-list")
+
+    async def run(*numbers: int) -> None:
+        with ExitStack() as undo:
+            engines = Engines(undo, configure, Stacks(configure), workload, Progress(io.StringIO()))
+            for number in numbers:
+                layered, bottom = await engines.pair(number, "")
+                assert min(layered.wall, layered.planning, bottom.wall, bottom.planning) > 0
+
+    asyncio.run(run(1, 2, 3))
+    with pytest.raises(BenchError, match="64 tokens were cached, in a workload without hits"):
+        asyncio.run(run(1, 1))
 
 
 def test_the_interval_of_a_median() -> None:
