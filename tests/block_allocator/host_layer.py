@@ -98,11 +98,14 @@ class HostLayer:
 
     # -- finding and holding
 
+    def beneath(self, key: BlockKey | None) -> PrefixMatch:
+        return PrefixMatch() if key is None else self.inner.find(PrefixQuery((key,), key.group))
+
     def find(self, query: PrefixQuery) -> PrefixMatch:
         found: list[CachedBlock] = []
         taken = 0
         for key in query.keys:
-            below, slot = self.inner.find(PrefixQuery((key,), key.group)), self.slot_of.get(key)
+            below, slot = self.beneath(key), self.slot_of.get(key)
             if below.blocks:
                 found += below.blocks
                 taken += below.num_taken
@@ -128,16 +131,16 @@ class HostLayer:
 
     def gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int]) -> Blocks | None:
         """Device blocks with these keys, from pinned slots where the device has none. What it has is held first."""
-        there = [None if key is None else self.inner.find(PrefixQuery((key,), key.group)) for key in keys]
-        missing = [at for at, one in enumerate(there) if one is None or not one.blocks]
-        if len(missing) + sum(one.num_taken for one in there if one) > self.available:
+        there = [self.beneath(key) for key in keys]
+        if sum(one.num_taken if one.blocks else 1 for one in there) > self.available:
             return None
         table = dict[int, int]()
-        for at, one in enumerate(there):
-            if one and one.blocks:
-                held = self.inner.hold(one)
+        for at, key in enumerate(keys):
+            if there[at].blocks:
+                held = self.inner.hold(self.beneath(key))
                 assert held is not None, "the layer beneath refused what it found"
                 table[at] = held.ids[0]
+        missing = [at for at in range(len(keys)) if at not in table]
         taken = self.inner.take(len(missing))
         assert taken is not None, "the layer beneath refused what it says is available"
         for at, block in zip(missing, taken.ids, strict=True):
@@ -162,7 +165,7 @@ class HostLayer:
             if slot is None:
                 slot = self.claim(key)
                 self.pin(slot)
-                if self.hears and key is not None and self.inner.find(PrefixQuery((key,), key.group)).blocks:
+                if self.hears and key is not None and self.beneath(key).blocks:
                     self.reserved.add(slot)
                 else:
                     self.fill(block, slot)

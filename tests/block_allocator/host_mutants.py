@@ -76,7 +76,7 @@ class ComesBackPrivate(HostLayer):
     """What comes back is a block of the request, and of nobody else."""
 
     def gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int]) -> Blocks | None:
-        on_device = [key if key and self.inner.find(PrefixQuery((key,), key.group)).blocks else None for key in keys]
+        on_device = [key if self.beneath(key).blocks else None for key in keys]
         return super().gather(on_device, slots)
 
 
@@ -232,8 +232,7 @@ class HoldsBeforeItRefuses(HostLayer):
 
     def swap_in(self, ticket: Ticket) -> Blocks | None:
         for slot in ticket.slots:
-            if key := self.key_of.get(slot):
-                self.inner.hold(self.inner.find(PrefixQuery((key,), key.group)))
+            self.inner.hold(self.beneath(self.key_of.get(slot)))
         return super().swap_in(ticket)
 
 

@@ -27,7 +27,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     write("slots/block_allocator.md", tmp_path)
     yield write("testing-plugins.md", tmp_path)
-    for name in ("counting", "plain_cache", "test_counting", "test_counting_engine"):
+    for name in ("counting", "test_counting", "test_counting_engine"):
         sys.modules.pop(name, None)
 
 
@@ -38,7 +38,7 @@ def test_the_test_files_pass(desk: Path) -> None:
     import_module("test_counting_engine").test_no_answer_depends_on_the_layer()
 
 
-def test_a_layer_over_the_plain_cache_sees_evictions(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_over_a_prefix_cache_sees_evictions(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of the allocator's page, on a model without weights."""
     layers: list[Any] = []
     counting = import_module("counting").Counting
@@ -49,7 +49,7 @@ def test_a_layer_over_the_plain_cache_sees_evictions(desk: Path, monkeypatch: py
         layers.append(self)
 
     monkeypatch.setattr(counting, "__init__", remembered)
-    tables = tomllib.loads((desk / "plain_cache.toml").read_text("utf-8")) | {"tokenizer": {"use": "bytes"}}
+    tables = tomllib.loads((desk / "over_cache.toml").read_text("utf-8")) | {"tokenizer": {"use": "bytes"}}
     tables["model"] |= {"source": "none", "use": "fingerprint"}
     with LLM(config=tables) as llm:
         llm.generate(["one " * 40], SamplingParams(max_tokens=2))
