@@ -18,24 +18,21 @@ def most_hits(chains: Sequence[Sequence[int]], num_blocks: int) -> int:
     block is never used again before its parent is, so with ties broken towards the end of a chain no gap ever arises.
     """
     upcoming = _uses(chains)
-    cached: dict[int, int] = {}  # block -> when it is used next
-    farthest: list[tuple[int, int, int]] = []  # (-next use, -depth, block); true where it says what `cached` says
+    cached: set[int] = set()
+    farthest: list[tuple[int, int, int]] = []  # a heap of (-next use, -depth, block)
     num_hits = 0
     for now, chain in enumerate(chains):
         if len(chain) > num_blocks:
             raise ValueError(f"request {now} alone needs {len(chain)} blocks, the cache has {num_blocks}")
-        fresh = [block for block in chain if block not in cached]
-        num_hits += len(chain) - len(fresh)
-        for _ in range(len(cached) + len(fresh) - num_blocks):
-            while True:
-                after, _, block = heapq.heappop(farthest)
-                if cached.get(block) == -after:
-                    break
+        num_hits += next((depth for depth, block in enumerate(chain) if block not in cached), len(chain))
+        num_fresh = sum([block not in cached for block in chain])
+        for _ in range(len(cached) + num_fresh - num_blocks):
+            after, _, block = heapq.heappop(farthest)  # what a block said of uses that are past lies behind all that is ahead
             assert -after > now, "a block of the request in service was evicted"
-            del cached[block]
+            cached.remove(block)
+        cached.update(chain)
         for depth, block in enumerate(chain):
             after = upcoming[block].pop() if upcoming[block] else NEVER
-            cached[block] = after
             heapq.heappush(farthest, (-after, -depth, block))
     return num_hits
 
