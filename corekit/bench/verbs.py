@@ -1,4 +1,4 @@
-"""The four benchmarks, each from its options to its result. Knows composition and the engine's client; knows no command line."""
+"""The benchmarks of engines and of servers, each from its options to its result. Knows composition and the engine's client; knows no command line."""
 
 from __future__ import annotations
 

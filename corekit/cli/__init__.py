@@ -19,7 +19,7 @@ _VERBS: Mapping[str, tuple[str, str]] = {
     "check": ("corekit.cli.check:check", "Compose everything except weights; say what fills each slot."),
     "config": ("corekit.cli.config:config", "Show the configuration, where each value comes from, and what it may say."),
     "plugins": ("corekit.cli.plugins:plugins", "List every provider that is installed."),
-    "bench": ("corekit.cli.bench:bench", "Measure latency, throughput, a server or the engine."),
+    "bench": ("corekit.cli.bench:bench", "Measure latency, throughput, a server, the engine or KV memory."),
 }
 
 
