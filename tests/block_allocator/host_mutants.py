@@ -166,6 +166,26 @@ class BelievesHostMatches(HostLayer):
         return held
 
 
+class RemembersBlocks(HostLayer):
+    """Siblings park the half-filled block that they share once, by its number: though it may have been written anew since."""
+
+    def __init__(self, inner: Any, journal: Any, num_host_blocks: int) -> None:
+        super().__init__(inner, journal, num_host_blocks)
+        self.parked_from: dict[int, int] = {}
+
+    def swap_out(self, blocks: Blocks, keys: Sequence[BlockKey | None]) -> Ticket | None:
+        ticket = super().swap_out(blocks, keys)
+        slots = list(ticket.slots) if ticket else []
+        for at, (block, key) in enumerate(zip(blocks.ids, keys, strict=True)):
+            if ticket and key is None:
+                known = self.parked_from.setdefault(block, slots[at])
+                if known != slots[at] and self.pins[known] and known not in self.key_of:
+                    self.unpin(slots[at])
+                    self.pin(known)
+                    slots[at] = known
+        return ticket and Ticket(tuple(slots))
+
+
 class Searches(HostLayer):
     """Looks through all that was given back for what it parks."""
 
@@ -268,6 +288,7 @@ HOST_MUTANTS = [
     (AlwaysCopies, "test_what_stays_is_not_copied"),
     (UnpinsEarly, "test_a_slot_is_read_before_it_is_used_again"),
     (BelievesHostMatches, "test_a_stale_host_match_is_refused"),
+    (RemembersBlocks, "test_every_request_reads_its_own_tokens"),
     (Searches, "test_the_cost_of_a_block_does_not_grow_with_the_pool"),
     (NeverUnpins, "test_what_was_held_makes_room"),
     (FreeSlotsOnly, "test_what_nobody_parked_makes_room"),
