@@ -20,6 +20,8 @@ MAX_QUERIES = 256
 """Queries of a row that are computed at once; each piece reads only the positions it can see."""
 MAX_POSITIONS = 1 << 16
 """Positions gathered at once: bounds the copies to tens of megabytes."""
+MAX_POISONED = 1 << 14
+"""Blocks of a pool that begin as NaN when it is asked for: allocators begin with the lowest, and gigabytes of swap space would take long."""
 MAX_SCORES = 1 << 25
 """Scores at once, queries times keys times heads: 128 megabytes of float32. Longer contexts are computed in shorter pieces."""
 
@@ -111,7 +113,9 @@ class TorchAttention:
     def _pools(self, plan: KvPlan, num_blocks: int, device: torch.device, *, pinned: bool) -> tuple[tuple[Tensor, Tensor] | None, ...]:
         def pool(heads: int, dim: int) -> Tensor:
             tensor = torch.empty(heads, num_blocks, plan.block_size, dim, dtype=_dtype(plan.kv_dtype), device=device, pin_memory=pinned)
-            return tensor.fill_(float("nan")) if self._poison else tensor
+            if self._poison:
+                tensor[:, :MAX_POISONED].fill_(float("nan"))
+            return tensor
 
         return tuple(
             None if spec.kv_from_layer is not None else (pool(spec.num_kv_heads, spec.key_dim), pool(spec.num_kv_heads, spec.value_dim))
