@@ -84,7 +84,15 @@ def test_the_first_use_of_swap_changes_nothing(executor: str, stack: Sequence[st
 # -- whatever step it hits
 
 
-@pytest.mark.parametrize(("executor", "how", "stack"), [("in-process", "after", SWAP), ("delayed", "all", ALL)])
+@pytest.mark.parametrize(
+    ("executor", "how", "stack"),
+    [
+        ("delayed", "all", ALL),
+        pytest.param("delayed", "some", ALL, marks=pytest.mark.slow),
+        pytest.param("delayed", "after", SWAP, marks=pytest.mark.slow),
+        pytest.param("in-process", "after", SWAP, marks=pytest.mark.slow),
+    ],
+)
 def test_swap_at_every_step_changes_nothing(executor: str, how: str, stack: Sequence[str]) -> None:
     """Ids, text, logprobs, ends, counts: those of a large pool without preemption. With `lru-prefix` what is parked is mostly on the device still."""
     jobs, answers = (each[1::2] for each in wanted())  # drawn, three samples, ends by a stop id, logprobs of a prompt
@@ -155,8 +163,10 @@ class Squeeze(Fcfs):
                 step.schedule(request)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize(("stack", "mode", "budget"), [(SWAP, "swap", 128), (ALL, "swap", 16), (ALL, "recompute", 16), (LRU, "recompute", 16)])
+@pytest.mark.parametrize(
+    ("executor", "stack", "mode", "budget"),
+    [("in-process", SWAP, "swap", 128), ("delayed", ALL, "swap", 16), ("in-process", ALL, "recompute", 16), ("delayed", LRU, "recompute", 16)],
+)
 def test_what_gave_way_waits_for_room_for_all_of_it(executor: str, stack: Sequence[str], mode: PreemptMode, budget: int) -> None:
     """Prompt 16, taken away after 100 tokens: what comes back takes 29 blocks or more, not 4; another leaves it three for a while.
 
@@ -175,8 +185,7 @@ def test_what_gave_way_waits_for_room_for_all_of_it(executor: str, stack: Sequen
     assert all(needed >= 29 and granted == (free >= needed) for needed, free, granted in policy.tries)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize(("stack", "mode", "budget"), [(ALL, "swap", 128), (LRU, "recompute", 6)])
+@pytest.mark.parametrize(("executor", "stack", "mode", "budget"), [("delayed", ALL, "swap", 128), ("in-process", LRU, "recompute", 6)])
 def test_what_comes_back_is_counted_once_however_much_of_it_was_evicted(executor: str, stack: Sequence[str], mode: PreemptMode, budget: int) -> None:
     """It needs its blocks less those that others use at the moment: no matter which of them lie idle on the device, on the host, or nowhere.
 
