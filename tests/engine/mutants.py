@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,10 +21,12 @@ class Mutant:
     edits: tuple[tuple[str, str], ...]
     first_walk: int = 0
     """Where to begin: no earlier walk meets what it takes."""
+    laws: tuple[Callable[[], object], ...] = ()
+    """Tests that notice it; none: the walks and the scripted laws do."""
 
 
-def mutant(name: str, owner: object, method: str, *edits: tuple[str, str], first_walk: int = 0) -> Mutant:
-    return Mutant(name, owner, method, edits, first_walk)
+def mutant(name: str, owner: object, method: str, *edits: tuple[str, str], first_walk: int = 0, laws: tuple[Callable[[], object], ...] = ()) -> Mutant:
+    return Mutant(name, owner, method, edits, first_walk, laws)
 
 
 B, C, K, S, P = blocks.BlockTables, blocks.CopyJournal, keys.KeyChain, scheduler.Scheduler, step_plan.Step

@@ -1,13 +1,15 @@
-"""The law bites: every planted fault of mutants.py breaks it within a hundred walks, or a scripted law of rare or wasteful moves."""
+"""The law bites: every planted fault breaks it within a hundred walks, or a scripted law of rare or wasteful moves, or the law that it names."""
 
 from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Callable, Sequence
 
 import pytest
 import test_engine_law as law
 import test_engine_scheduler as work
+from memory_mutants import MEMORY_MUTANTS
 from mutants import MUTANTS, Mutant, planted
 from walk import walk
 
@@ -34,7 +36,6 @@ def _hung(*_: object) -> None:
 
 def caught(first: int) -> str | None:
     """How the law noticed; None if it did not."""
-    signal.signal(signal.SIGALRM, _hung)
     for seed in range(first, first + MAX_WALKS):
         signal.alarm(SECONDS_PER_WALK)
         try:
@@ -46,17 +47,30 @@ def caught(first: int) -> str | None:
     return None
 
 
-def scripted() -> str | None:
-    """How the scripted laws noticed: faults that need a rare moment, or that cost work and leave every token right."""
-    for one in SCRIPTED_LAWS:
+def noticed(laws: Sequence[Callable[[], object]]) -> str | None:
+    """How one of these laws noticed: faults that need a rare moment, or that cost work and leave every token right."""
+    for one in laws:
+        signal.alarm(SECONDS_PER_WALK)
         try:
             one()
-        except Exception as error:
-            return f"{one.__name__}: {error!r}"
+        except (Exception, HungError) as error:
+            return repr(error)
+        finally:
+            signal.alarm(0)
     return None
 
 
-@pytest.mark.parametrize("one", MUTANTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [*MUTANTS, *MEMORY_MUTANTS], ids=lambda one: one.name)
 def test_the_law_catches(one: Mutant) -> None:
+    signal.signal(signal.SIGALRM, _hung)
     with planted(one):
-        assert scripted() or caught(one.first_walk), f"the law did not notice: {one.name}"
+        if one.laws:
+            assert noticed(one.laws), f"its own law did not notice: {one.name}"
+        else:
+            assert noticed(SCRIPTED_LAWS) or caught(one.first_walk), f"the law did not notice: {one.name}"
+
+
+def test_the_laws_hold_where_no_fault_is_planted() -> None:
+    """Else each of them would catch everything."""
+    laws = [*SCRIPTED_LAWS, *(each for one in MEMORY_MUTANTS for each in one.laws)]
+    assert [told for each in laws if (told := noticed([each]))] == []

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from bare import Bare
 from corekit_cpu_swap.layer import CpuSwap
-from forced import Book, Move, everyone, finish, forced_world, live
+from forced import Book, Forced, Move, everyone, finish, forced_world, live
 from test_engine_room import Asking
 from test_engine_scheduler import Scripted
 from world import Setting, World
 
-from corekit.api import Reason, RequestState
+from corekit.api import Blocks, Reason, RequestState
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
 from corekit.engine.blocks import CopyJournal
@@ -195,6 +195,43 @@ def test_room_is_counted_for_the_whole_ticket(num_blocks: int, watermark: int, r
     assert (parked.num_computed_tokens, len(parked.tokens), parked.num_parked_blocks) == (6, 7, 3)
     bare.step()
     assert found == [([other], reason)]
+    bare.run()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_parked_is_neither_computed_again_nor_passed_over(late: bool) -> None:
+    """Also when the row that it had got in that step is undone."""
+    for at in range(1, 8):
+        journal = CopyJournal()
+        stack = CpuSwap(FreeList(16), journal, num_slots=16, max_cached=0)
+        bare = Bare(Forced({at: everyone("swap"), at + 2: everyone("swap")}, late=late), journal=journal, stack=stack, num_blocks=16, budget=6)
+        r, position = bare.add(15, max_tokens=6), 0
+        while bare.scheduler.groups:
+            for row in bare.step():
+                assert row.start == position
+                position += row.num_tokens
+        assert position == 15 + 5
+        assert r.num_preemptions
+        assert list(bare.scheduler.audit()) == []
+
+
+def test_all_that_was_computed_is_parked_and_what_has_committed_under_its_keys() -> None:
+    """Full blocks whose row is in flight are parked as well, but a fault may still come of it: nobody may find them."""
+    journal, asked = CopyJournal(), []
+
+    class Spy(CpuSwap):
+        def swap_out(self, blocks: Blocks, keys: Any) -> Any:
+            asked.append((blocks.ids, tuple(keys)))
+            return super().swap_out(blocks, keys)
+
+    stack = Spy(PlainPrefixCache(FreeList(16)), journal, num_slots=16, max_cached=0)
+    bare = Bare(Scripted(Fcfs().plan, Fcfs().plan, everyone("swap")), journal=journal, stack=stack, num_blocks=16, budget=9)
+    r = bare.add(30)
+    bare.step()
+    rows, table = bare.schedule(), tuple(r.table)
+    bare.schedule()
+    assert asked == [(table[:5], (*r.keys[:2], None, None, None))]
+    bare.commit(rows)
     bare.run()
 
 

@@ -7,38 +7,14 @@ from typing import Any
 import pytest
 from bare import Bare
 from forced import Book, Forced, finish
+from prefixes import PREFIX, add, cached, total
+from test_engine_scheduler import Scripted
 from world import Setting, World
 
-from corekit.api import PrefixMatch, PrefixQuery, Reason, RequestState
+from corekit.api import Reason, RequestState
 from corekit.builtin.fcfs import Fcfs
-from corekit.builtin.free_list import FreeList
 from corekit.builtin.priority import Priority
 from corekit.engine.request import Request
-from corekit.testing.prefix_cache import PlainPrefixCache
-
-PREFIX = range(100, 124)
-"""Six blocks of four."""
-
-
-class Counting(PlainPrefixCache):
-    num_finds = 0
-
-    def find(self, query: PrefixQuery) -> PrefixMatch:
-        self.num_finds += 1
-        return super().find(query)
-
-
-def cached(policy: Any = None, *, num_blocks: int = 96, **limits: Any) -> Bare:
-    return Bare(policy, stack=Counting(FreeList(num_blocks)), num_blocks=num_blocks, **limits)
-
-
-def total(bare: Bare) -> int:
-    return sum(bare.work.values())
-
-
-def add(bare: Bare, number: int, prefix: Any = PREFIX, tail: int = 3, **shape: Any) -> Request:
-    return bare.add([*prefix, *range(10 * number, 10 * number + tail)], **{"max_tokens": 2, **shape})
-
 
 # -- once
 
@@ -162,6 +138,7 @@ def test_when_the_writer_leaves_another_goes_on_where_it_was(how: Any) -> None:
         assert bare.work == {"r0": 4 * at}
         if how != "recompute":
             bare.scheduler.end("r0", sample=None, reason=how)
+            assert not bare.scheduler.claims.num_awaiting
         bare.run()
         assert total(bare) == 24 + (8 if how == "recompute" else 7) * (3 + 1), at
         assert writer.group.finish_reason == ("length" if how == "recompute" else how)
@@ -232,64 +209,21 @@ def test_a_budget_for_the_urgent_alone_stops_nobody(policy: Any) -> None:
     assert starved > 2 or policy is Fcfs
 
 
-# -- those who wait
+def test_who_is_woken_in_the_plan_in_which_it_began_to_wait_keeps_its_place() -> None:
+    """The writer gives way after it was asked: nobody has left the line yet."""
 
+    def ask_then_preempt(step: Any) -> None:
+        assert step.schedule(waiter).reason is Reason.NOT_READY
+        assert waiter.awaits is not None
+        step.preempt(writer, "recompute")
+        assert waiter.awaits is None
 
-class Asking(Fcfs):
-    """Whether somebody should give way for those who wait for a prefix: nobody, that is not what they lack."""
-
-    answers: tuple[Any, ...] = ()
-
-    def plan(self, step: Any) -> None:
-        super().plan(step)
-        for r in step.waiting:
-            self.answers += ((step.victims_for(r, list(step.resident)), step.schedule(r).reason, step.num_awaiting),)
-
-
-def test_those_who_wait_for_a_prefix_count_as_waiting_and_as_queued() -> None:
-    world = World(Setting(stack="lru", num_blocks=60, long_prefill_token_threshold=6))
-    asking = world.scheduler.planner.policy = Asking()
-    for number in range(4):
-        world.ask([*range(16), 30 + number], max_tokens=2)
-    world.step()
-    engine, scheduler = world.engine, world.scheduler
-    assert asking.answers == ((None, Reason.SCHEDULED, 3), *[(None, Reason.NOT_READY, 3)] * 3)
-    assert (scheduler.step.num_awaiting, scheduler.waiting.requests) == (3, [])
-    assert (engine.num_running, engine.num_waiting, engine.stats().num_waiting) == (1, 3, 3)
-    assert (engine.num_queued, engine.num_queued_tokens) == (3, 3 * 17)
-    world.abort("r2")
-    world.step()
-    assert (engine.num_waiting, engine.num_queued, engine.num_queued_tokens) == (2, 2, 2 * 17)
-    finish(world)
-    assert world.asked["r2"].reasons == {0: "abort"}
-
-
-@pytest.mark.parametrize("when", ["it waits", "it was woken", "it stands in line again"])
-def test_a_waiter_may_be_aborted_whenever(when: str) -> None:
-    bare = cached(long_prefill_token_threshold=4, max_num_seqs=2)
-    requests = [add(bare, number) for number in range(4)]
-    last = requests[3]
-    for _ in range(12):
-        bare.step()
-        if when == "it waits" or (last.awaits is None and (when == "it was woken" or last.queued)):
-            break
-    assert (last.awaits is not None, last.queued) == {"it waits": (True, False), "it was woken": (False, False), "it stands in line again": (False, True)}[when]
-    bare.scheduler.end("r3", sample=None, reason="abort")
-    assert bare.scheduler.num_waiting == bare.scheduler.waiting.num_queued
+    bare = cached(Scripted(Fcfs().plan, ask_then_preempt), long_prefill_token_threshold=4)
+    writer = add(bare, 0)
+    bare.step()
+    waiter = add(bare, 1)
+    bare.step()
+    assert bare.scheduler.waiting.requests == [writer, waiter]
+    assert bare.scheduler.claims.free == []
     bare.run()
-    assert total(bare) == 24 + 3 * (3 + 1)
-
-
-@pytest.mark.parametrize("policy", [Fcfs, Priority])
-def test_two_thousand_that_wait_for_one_prefix_are_looked_at_twice(policy: Any) -> None:
-    """Once when they begin to wait, once when they are admitted; in between nobody asks."""
-    bare = cached(policy(), budget=4096, max_num_seqs=64, num_blocks=512, long_prefill_token_threshold=4)
-    for number in range(2000):
-        bare.add([*PREFIX, number], max_tokens=1)
-    for _ in range(5):
-        bare.step()
-    stack: Any = bare.scheduler.blocks.stack
-    assert (bare.scheduler.claims.num_awaiting, stack.num_finds) == (1999, 2000)
-    bare.run()
-    assert total(bare) == 24 + 2000
-    assert stack.num_finds <= 2 * 2000 + 100
+    assert total(bare) == 24 + 2 * (3 + 1)
