@@ -108,7 +108,7 @@ def test_a_tiny_pool_with_swap_never_stops(stack: str, depth: int) -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("stack", SWAPPING)
 def test_a_tiny_pool_survives_one_swap_at_any_step(stack: str, depth: int) -> None:
-    at, moved = 0, 1
+    at = moved = 1
     while moved:
         world = forced_world(Setting(stack=stack, depth=depth, **TIGHT), {at: everyone("swap")})
         ask_twelve(world)
