@@ -108,13 +108,12 @@ def test_a_tiny_pool_with_swap_never_stops(stack: str, depth: int) -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("stack", SWAPPING)
 def test_a_tiny_pool_survives_one_swap_at_any_step(stack: str, depth: int) -> None:
-    at = moved = 1
-    while moved:
+    at, num_steps = 0, 1
+    while at < num_steps:
         world = forced_world(Setting(stack=stack, depth=depth, **TIGHT), {at: everyone("swap")})
         ask_twelve(world)
         finish(world)
-        moved = world.scheduler.planner.policy.num_moves  # type: ignore[attr-defined]
-        at += 1
+        at, num_steps = at + 1, world.num_steps
     assert at > 20
 
 
