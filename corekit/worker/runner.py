@@ -46,7 +46,7 @@ class Runner:
         self._block_size = plan.block_size
 
     def copy(self, copies: tuple[Copy, ...]) -> Stopwatch | None:
-        """Before anything else of the step. What it takes, for those who wait for the device anyway; None: nothing was copied."""
+        """Before anything else of the step, and how long it takes. None: nothing was copied."""
         if not copies:
             return None
         watch = Stopwatch(self._device)
