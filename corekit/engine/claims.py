@@ -91,16 +91,11 @@ class Claims:
         self.num_awaiting -= len(woken)
         self.free.extend([r for r in woken if not r.queued])  # else it has not left the waiting list yet
 
-    @property
-    def num_waiting(self) -> int:
-        """Those that await something, or just did."""
-        return self.num_awaiting + len(self.free)
-
     def take_free(self) -> list[Request]:
         taken, self.free = self.free, []
         return taken
 
     def audit(self) -> Iterator[str]:
         """Broken invariants, once no request is left."""
-        if self._writers or self._awaiting or self.num_awaiting:
-            yield f"claims are left: {len(self._writers)} keys, {self.num_awaiting} requests that wait"
+        if self._writers or self._awaiting or self.num_awaiting or self.free:
+            yield f"claims are left: {len(self._writers)} keys, {self.num_awaiting} requests that wait, {len(self.free)} that waited"

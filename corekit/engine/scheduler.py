@@ -66,8 +66,8 @@ class Scheduler:
         self._journal = journal
         self._gone: list[int] = []
         self._returning: set[Request] = set()  # victims whose rows in flight have not committed
-        self._num_ids = 0
-        self._num_arrivals = 0
+        self._num_ids = self._num_arrivals = 0
+        self._num_alive = 0  # samples; those of a leader before its fork are one
 
     # -- the door
 
@@ -279,6 +279,7 @@ class Scheduler:
             r.ticket = None
         self.waiting.began(r)
         r.state = RequestState.FINISHED
+        self._num_alive -= 1
         self._gone.append(r.id)
         self.planner.on_leave(r)
         prompt = group.take_prompt_logprobs() if new else None
@@ -292,11 +293,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """All that hold no blocks and will want some."""
-        return len(self.waiting.requests) + len(self._returning) + self.claims.num_waiting
+        """All that hold no blocks and will want some, wherever they stand: other threads ask while they move from one list to another."""
+        return max(0, self._num_alive - len(self.step.residents))
 
     def _new_id(self) -> int:
         self._num_ids += 1
+        self._num_alive += 1
         return self._num_ids
 
     def audit(self) -> Iterator[str]:
@@ -304,7 +306,8 @@ class Scheduler:
         left = {
             "requests": len(self.groups),
             "residents": len(self.step.resident),
-            "waiting": self.num_waiting,
+            "alive": self._num_alive,
+            "waiting": len(self.waiting.requests) + len(self._returning),
             "queued": self.waiting.num_queued,
             "queued tokens": self.waiting.num_queued_tokens,
             "steps in flight": self.steps_in_flight,
