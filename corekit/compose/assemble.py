@@ -134,11 +134,11 @@ def _memory(composition: Composition, executor: Executor) -> tuple[Pool, BlockAl
     if (there := stack.available) != pool.num_blocks:
         raise ConfigError(f"{parts[0].place}: the stack offers {there} blocks, the pool has {pool.num_blocks}. Give both the same number of blocks.")
     check_swap(composition.config, parts, stack)
-    num_host_blocks = stack.num_host_blocks if isinstance(stack, SupportsSwap) else 0
+    pool = replace(pool, num_host_blocks=stack.num_host_blocks if isinstance(stack, SupportsSwap) else 0)
     executor.allocate_kv(
         KvPlan(
             num_blocks=pool.num_blocks,
-            num_host_blocks=num_host_blocks,
+            num_host_blocks=pool.num_host_blocks,
             block_size=pool.block_size,
             kv_dtype=context.kv_dtype,
             layers=composition.spec.layers,

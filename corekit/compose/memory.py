@@ -18,6 +18,8 @@ class Pool:
     block_size: int
     bytes_per_block: int
     max_model_len: int
+    num_host_blocks: int = 0
+    """Of the swap space, which the stack asks for."""
 
     @property
     def num_tokens(self) -> int:
@@ -29,9 +31,10 @@ class Pool:
         return min(self.max_model_len, self.num_tokens)
 
     def line(self) -> str:
-        size = (self.num_blocks + 1) * self.bytes_per_block
-        memory = f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
+        memory = _memory((self.num_blocks + 1) * self.bytes_per_block)
         text = f"KV cache: {self.num_blocks:,} blocks of {self.block_size} tokens = {self.num_tokens:,} tokens (up to {memory}); "
+        if self.num_host_blocks:
+            text += f"swap space: {self.num_host_blocks:,} blocks ({_memory(self.num_host_blocks * self.bytes_per_block)} of the host); "
         text += f"largest context {self.largest_context:,} tokens"
         if self.largest_context < self.max_model_len:
             text += f" (max_model_len is {self.max_model_len:,}, but the pool holds no more)"
@@ -63,3 +66,7 @@ def size_pool(
             "Set num_blocks higher, choose a smaller block_size, or free memory."
         )
     return Pool(num_blocks=count, block_size=block_size, bytes_per_block=bytes_per_block, max_model_len=max_model_len)
+
+
+def _memory(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"

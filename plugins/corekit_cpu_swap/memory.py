@@ -28,7 +28,8 @@ def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: i
     if available is not None and needed > available:
         raise ValueError(
             f"{asked}: {count:,} blocks of {bytes_per_block:,} bytes take {needed / GIB:,.2f} GiB, and {available / GIB:,.2f} GiB of the host's memory are "
-            f"available, which is {available // bytes_per_block:,} blocks. Ask for less, free memory, or take cpu-swap out of the stack"
+            f"available, which is {available // bytes_per_block:,} blocks. Ask for less in "
+            "[block_allocator.options.cpu-swap], free memory, or take cpu-swap out of the stack"
         )
     return count
 

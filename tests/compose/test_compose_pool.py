@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,7 +79,10 @@ def test_no_memory_is_an_error_with_the_numbers() -> None:
 
 def test_the_start_up_line() -> None:
     assert pool().line() == "KV cache: 28 blocks of 16 tokens = 448 tokens (up to 0 MiB); largest context 100 tokens"
-    assert "(up to 1.8 GiB)" in pool(bytes_per_block=2**26, free_memory=2**35).line()
+    large = pool(bytes_per_block=2**26, free_memory=2**35)
+    assert "(up to 1.8 GiB)" in large.line()
+    assert "swap" not in large.line()
+    assert "; swap space: 64 blocks (4.0 GiB of the host); largest" in replace(large, num_host_blocks=64).line()
     small = pool(num_blocks=5)
     assert small.largest_context == 80
     assert small.line().endswith("largest context 80 tokens (max_model_len is 100, but the pool holds no more)")

@@ -62,7 +62,7 @@ def test_more_than_the_host_has_is_refused_with_the_numbers() -> None:
         size_swap(CpuSwapOptions(), 1 << 20, 3 * GIB)
     assert str(raised.value) == (
         "swap_space_gib = 4: 4,096 blocks of 1,048,576 bytes take 4.00 GiB, and 3.00 GiB of the host's memory are available, which is 3,072 blocks. "
-        "Ask for less, free memory, or take cpu-swap out of the stack"
+        "Ask for less in [block_allocator.options.cpu-swap], free memory, or take cpu-swap out of the stack"
     )
     with pytest.raises(ValueError, match="num_host_blocks = 9: 9 blocks"):
         size_swap(CpuSwapOptions(num_host_blocks=9), 1 << 20, 8 << 20)
