@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +17,15 @@ class LruPrefixOptions:
 
     def __post_init__(self) -> None:
         found = [
-            *_bounded("max_retained", self.max_retained, 0, 0.9, "a share of the pool; the rest stays for those who ask for nothing"),
-            *_bounded("sample_every", self.sample_every, 0, 2**20, "one block in so many is watched; 0 watches none"),
+            *_bounded("max_retained", self.max_retained, float, 0.9, "a share of the pool; the rest stays for those who ask for nothing"),
+            *_bounded("sample_every", self.sample_every, int, 2**20, "one block in so many is watched; 0 watches none"),
         ]
         if found:
             raise ValueError("out of bounds: " + "; ".join(found) + ". Correct them in [block_allocator.options.lru-prefix]")
 
 
-def _bounded(name: str, value: float, least: float, most: float, meaning: str) -> list[str]:
-    if isinstance(value, bool) or not math.isfinite(value) or not least <= value <= most:
-        return [f"{name} must be from {least:.7g} to {most:.7g}, got {value!r} ({meaning})"]
-    return []
+def _bounded(name: str, value: Any, kind: type[float], most: float, meaning: str) -> list[str]:
+    """kind: int, for what is counted; float for any number."""
+    if isinstance(value, (int, kind)) and not isinstance(value, bool) and 0 <= value <= most:
+        return []
+    return [f"{name} must be {'an integer ' if kind is int else ''}from 0 to {most:.7g}, got {value!r} ({meaning})"]

@@ -32,8 +32,8 @@ def read(**raw: Any) -> LruPrefixOptions:
         ({"max_retained": -0.01}, "max_retained must be from 0 to 0.9, got -0.01"),
         ({"max_retained": 0.91}, "max_retained must be from 0 to 0.9, got 0.91"),
         ({"max_retained": float("nan")}, "max_retained must be from 0 to 0.9, got nan"),
-        ({"sample_every": -1}, "sample_every must be from 0 to 1048576, got -1"),
-        ({"sample_every": 2**20 + 1}, "sample_every must be from 0 to 1048576, got 1048577"),
+        ({"sample_every": -1}, "sample_every must be an integer from 0 to 1048576, got -1"),
+        ({"sample_every": 2**20 + 1}, "sample_every must be an integer from 0 to 1048576, got 1048577"),
     ],
 )
 def test_numbers_are_bounded_from_both_sides(raw: dict[str, Any], says: str) -> None:
@@ -45,6 +45,13 @@ def test_numbers_are_bounded_from_both_sides(raw: dict[str, Any], says: str) -> 
 def test_every_problem_is_said_at_once() -> None:
     with pytest.raises(ValueError, match=r"max_retained.*sample_every"):
         LruPrefixOptions(max_retained=2, sample_every=-1)
+
+
+@pytest.mark.parametrize("wrong", [{"max_retained": "all"}, {"max_retained": True}, {"sample_every": 1.5}, {"sample_every": None}])
+def test_what_is_no_number_is_out_of_bounds(wrong: dict[str, Any]) -> None:
+    """From Python, where nobody looked at the types."""
+    with pytest.raises(ValueError, match="out of bounds: " + next(iter(wrong))):
+        LruPrefixOptions(**wrong)
 
 
 def test_bounds_are_legal_and_zero_is_honoured() -> None:
