@@ -25,7 +25,7 @@ class Claims:
         self._awaiting: dict[BlockKey, dict[Request, None]] = {}
         self.num_awaiting = 0
         self.free: list[Request] = []
-        """Those whose wait has ended since somebody looked last."""
+        """Those whose wait has ended, and who stand nowhere since."""
 
     def claim(self, r: Request, first: int, end: int, step: int) -> None:
         """It is about to compute its keys first .. end - 1, as far as nobody else is at it."""
@@ -79,11 +79,6 @@ class Claims:
         elif r in self.free:
             self.free.remove(r)
 
-    def free_stalled(self, step: int) -> None:
-        """Nobody waits for a writer that got nothing in the step before."""
-        for key in [key for key in self._awaiting if not self._moves(self._writers[key], step)]:
-            self._wake(key)
-
     def _wake(self, key: BlockKey) -> None:
         woken = self._awaiting.pop(key)
         for r in woken:
@@ -91,7 +86,10 @@ class Claims:
         self.num_awaiting -= len(woken)
         self.free.extend([r for r in woken if not r.queued])  # else it has not left the waiting list yet
 
-    def take_free(self) -> list[Request]:
+    def take_free(self, step: int) -> list[Request]:
+        """Those whose wait has ended before `step`. Nobody waits for a writer that got nothing in the step before."""
+        for key in [key for key in self._awaiting if not self._moves(self._writers[key], step)]:
+            self._wake(key)
         taken, self.free = self.free, []
         return taken
 

@@ -94,8 +94,7 @@ class Scheduler:
     def schedule(self) -> tuple[list[Row], StepInput | None]:
         """The next step; no input when there is nothing to run."""
         step = self.step
-        self.claims.free_stalled(step.number + 1)
-        for r in self.claims.take_free():
+        for r in self.claims.take_free(step.number + 1):
             self.waiting.add(r)
         step.begin(self.waiting.requests, len(self._returning))
         self.planner.plan(step, in_flight=bool(self.steps_in_flight))
@@ -107,7 +106,7 @@ class Scheduler:
         sent = tuple([self._send(row) for row in rows])
         gone, self._gone = tuple(self._gone), []
         copies = self._journal.drain()
-        self.counts.copied(copies)
+        self.counts.submitted(copies)
         self.steps_in_flight += 1
         return rows, StepInput(number=step.number, rows=sent, copies=copies, gone=gone)
 
@@ -172,6 +171,7 @@ class Scheduler:
     def commit(self, rows: Sequence[Row], result: StepResult) -> None:
         """Counts are added, never assigned: rows in flight were planned on upper bounds. Append, publish, fork, finish."""
         self.steps_in_flight -= 1
+        self.counts.committed()
         faults, logprobs, scores, caches = result.faults, result.logprobs, result.prompt_logprobs, self.blocks.caches_prefixes
         for at, row in enumerate(rows):
             r = row.request

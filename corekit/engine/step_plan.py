@@ -117,6 +117,8 @@ class Step:
                 r.num_in_flight += 1
                 self._budget -= 1
                 continue
+            if r.awaits is not None:  # thousands may, in an order that a policy keeps
+                continue
             grant = self.schedule(r)
             if grant.reason is not None and grant.reason not in PASSED_OVER:
                 return Refusal(at, r, grant.reason)

@@ -157,7 +157,7 @@ def count_copies(bare: Bare) -> tuple[int, int]:
     """Run to the end; blocks that the steps carry to the host, and back."""
     out = back = 0
     while bare.scheduler.groups:
-        bare.commit(bare.schedule())
+        bare.step()
         for source, target in bare.last.copies if bare.last else ():
             out += target.on_host
             back += source.on_host
