@@ -29,7 +29,7 @@ class CopyJournal(Protocol):
     """Copies to make before the next step's first KV write. Program order is execution order; nothing is ever dropped."""
 
     def copy(self, source: BlockRef, target: BlockRef) -> None:
-        """Append one copy. The source must keep its content, and the target its owner, until the next step was submitted."""
+        """Append one copy. Later entries see it done: a source may be written and a target read by those that follow."""
         ...
 
 
@@ -37,7 +37,7 @@ class BlockKey:
     """One full block of a prefix: its tokens, its parent and what else its content depends on.
 
     Keys are interned by the core: two keys are equal exactly when they are one object, so a hash collision can cost time
-    and never an answer. `hash` (sha256 over parent hash, tokens and extra) is the identity outside this process.
+    and never an answer. `hash` (a digest of parent hash, tokens and extra) is the identity outside this process.
     """
 
     __slots__ = ("__weakref__", "extra", "group", "hash", "parent", "tokens")
@@ -182,8 +182,8 @@ class SupportsSwap(Protocol):
     """Optional: parks the blocks of preempted requests on the host.
 
     A slot that a ticket lists is filled, or a device block still holds its key: what was parked always comes back. While it
-    is parked, `find` finds every key of it. It uses as many of `available` as a `hold` of those keys would, and one more
-    for every block that had none.
+    is parked, `find` finds every key of it. `swap_in` uses as many of `available` as a `hold` of those keys would, and one
+    more for every block that had none.
     """
 
     @property

@@ -45,7 +45,7 @@ class EngineStats:
     num_host_blocks: int = 0
     """Of the swap space; 0: there is none."""
     memory: AllocatorStats = field(default_factory=AllocatorStats)
-    """Blocks by state, and sampled times. At most a tenth of a second old while the engine is busy."""
+    """Blocks by state, and sampled times. At most a step and a tenth of a second old while the engine is busy."""
     num_prefix_queries: int = 0
     """Prompt tokens that were looked for in the prefix cache, counted once a request, when its first step has committed."""
     num_prefix_hits: int = 0

@@ -167,7 +167,7 @@ class StepPlan(Protocol):
 
     @property
     def num_awaiting(self) -> int:
-        """Requests that are not in `waiting` either: another one computes the prefix that they need, and they take it then."""
+        """Requests that wait for a prefix which another computes. From the next step on they are not in `waiting` either, until it is there."""
         ...
 
     @property
@@ -204,7 +204,7 @@ class StepPlan(Protocol):
         """Take request's blocks and seat; what it got in this step goes back to the budget. None: the core's own rule.
 
         "swap" parks what was computed on the host (state PARKED), and falls back to "recompute" where the stack cannot swap
-        or has no room. What is still in the prefix cache is neither copied nor computed again, in either mode. Raises
+        or has no room. What the prefix cache still has is not computed again in either mode, nor copied. Raises
         ValueError when request holds no blocks, and for an unknown mode.
         """
         ...

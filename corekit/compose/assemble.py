@@ -166,7 +166,7 @@ def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: 
         preemption=None if table.preemption == "auto" else table.preemption,
         bytes_per_block=pool.bytes_per_block,
     )
-    keys = key_chain(composition.config, pool.block_size)
+    keys = key_chain(composition.config, context)
     return Scheduler(stack=stack, journal=journal, policy=policy, fallback=fallback, limits=limits, clock=context.clock, keys=keys)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+from corekit.api import BuildContext
 from corekit.engine.keys import KeyChain, sha256
 
 from .config import Config
 
 
-def key_chain(config: Config, block_size: int) -> KeyChain:
-    """Keys are equal where seed, model, dtype of the cache, block size and tokens are. Without a `hash_seed` nobody can guess the seed."""
+def key_chain(config: Config, context: BuildContext) -> KeyChain:
+    """Keys are equal where seed, model, dtypes, block size and tokens are. Without a `hash_seed` nobody can guess the seed."""
     table = config.block_allocator
     digest = sha256 if table.hash == "sha256" else _xxh3()
     seed = table.hash_seed.encode() or secrets.token_bytes(16)
-    told = [config.model.source, config.model.dtype, table.kv_dtype, str(block_size)]
-    return KeyChain(block_size, digest(b"\0".join([seed, *map(str.encode, told)])), digest)
+    told = [config.model.source, context.dtype, context.kv_dtype, context.quantization, str(context.block_size)]
+    return KeyChain(context.block_size, digest(b"\0".join([seed, *map(str.encode, told)])), digest)
 
 
 def _xxh3() -> Callable[[bytes], bytes]:

@@ -62,7 +62,8 @@ def check_swap(config: Config, parts: Sequence[Part], stack: BlockAllocator) -> 
 def _hidden(part: Part, ability: str, names: Sequence[str], at: int, owner: int) -> str:
     order = [*names[:at], *names[at + 1 : owner + 1], names[at], *names[owner + 1 :]]
     advice = f"Put it beneath: {order}" if owner + 1 < len(names) else "Leave it out: it cannot stand beneath a bottom"
-    return f"{part.place} = {list(names)}: {part.candidate} hides {ability} of {names[owner]} beneath it, which would be disabled. {advice}"
+    said = f"{part.place} = {list(names)}: {part.candidate} hides {ability} of {names[owner]} beneath it, which would be disabled. {advice}"
+    return f"{said}. A layer that passes it on has to show its members: what __getattr__ answers is not seen"
 
 
 def _check_stands(part: Part, layer: BlockAllocator, inner: BlockAllocator | None, names: Sequence[str]) -> None:

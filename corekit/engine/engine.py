@@ -37,6 +37,8 @@ class Flight(NamedTuple):
     rows: list[Row]
     num_tokens: int
     num_copies: int
+    num_crossings: int
+    """Of num_copies: those between device and host."""
     num_preempted: int
     """By its plan, and by plans before it that came to no step."""
     num_swapped: int
@@ -205,6 +207,7 @@ class Engine:
             rows=rows,
             num_tokens=limits.max_num_batched_tokens - step.token_budget,
             num_copies=len(step_input.copies),
+            num_crossings=sum(source.on_host != target.on_host for source, target in step_input.copies),
             num_preempted=preempted,
             num_swapped=swapped,
             plan_seconds=planned - began,
@@ -248,12 +251,12 @@ class Engine:
             self._observe("on_step", stats)
 
     def _learn(self, flight: Flight, result: StepResult) -> None:
-        """What computing and copying take. Steps that mostly answer say little about reading prompts."""
+        """What computing and copying take. Steps that mostly answer say little about reading prompts, copies within the device nothing of the host."""
         scheduler = self.scheduler
         if flight.num_tokens >= 2 * len(flight.rows):
             scheduler.rates.computed(flight.num_tokens, result.seconds - result.copy_seconds)
-        if flight.num_copies:
-            scheduler.rates.copied(flight.num_copies * scheduler.limits.bytes_per_block, result.copy_seconds)
+        if flight.num_crossings and flight.num_crossings == flight.num_copies:
+            scheduler.rates.copied(flight.num_crossings * scheduler.limits.bytes_per_block, result.copy_seconds)
 
     def _count(self, deltas: Sequence[SampleDelta]) -> int:
         now, groups, num_output = self._clock(), self.scheduler.groups, 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 MEMORY = 0.9
 """Of what was measured before, per step: old steps fade."""
-SUPPOSED_COPY_RATE = 1e9
-"""Bytes per second, until something was copied."""
+SUPPOSED_COPY_RATE = 1e10
+"""Bytes per second, until something was copied: as fast as a bus may be, since only who copies can find out that it is slower."""
 
 
 class Rates:

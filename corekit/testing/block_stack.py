@@ -109,7 +109,7 @@ def found(part: Provider[Any] | str) -> Candidate:
 
 
 def _empty() -> BuildContext:
-    return BuildContext(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, bytes_per_block=1 << 28, journal=Journal(), max_num_seqs=8, max_model_len=256)
+    return BuildContext(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, bytes_per_block=1 << 20, journal=Journal(), max_num_seqs=8, max_model_len=256)
 
 
 def _stands(own: Candidate, free: Candidate, options: Mapping[str, Any]) -> bool:

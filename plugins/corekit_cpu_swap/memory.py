@@ -7,12 +7,15 @@ from pathlib import Path
 from .options import CpuSwapOptions
 
 GIB = 1 << 30
+DEFAULT_GIB = 4
+DEFAULT_SHARE = 0.25
+"""Of the host's available memory: what nobody asked for must not stop a start, nor push others out."""
 _MEMINFO = Path("/proc/meminfo")
 
 
 def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: int | None) -> int:
     """The number of host blocks. available: bytes of the host that are free, None where nobody knows. Raises ValueError when they do not fit."""
-    if not options.num_host_blocks and not options.swap_space_gib:
+    if not options.num_host_blocks and options.swap_space_gib == 0:
         return 0
     if bytes_per_block is None or bytes_per_block < 1:
         raise ValueError(
@@ -20,6 +23,8 @@ def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: i
         )
     if options.num_host_blocks:
         asked, count = f"num_host_blocks = {options.num_host_blocks}", options.num_host_blocks
+    elif options.swap_space_gib is None:
+        return int(min(DEFAULT_GIB * GIB, DEFAULT_GIB * GIB if available is None else DEFAULT_SHARE * available)) // bytes_per_block
     else:
         asked, count = f"swap_space_gib = {options.swap_space_gib:g}", int(options.swap_space_gib * GIB) // bytes_per_block
     if not count:

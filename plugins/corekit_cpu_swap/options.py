@@ -13,8 +13,8 @@ MAX_HOST_BLOCKS = 1 << 30
 class CpuSwapOptions:
     """Plain values as written in TOML, each within its bounds. Raises ValueError with every problem at once."""
 
-    swap_space_gib: float = 4.0
-    """Memory of the host for blocks, 0 to 65536. 0: none, unless `num_host_blocks` says how many."""
+    swap_space_gib: float | None = None
+    """Memory of the host for blocks, 0 to 65536. Not set: 4, but at most a quarter of what is available. 0: none, unless `num_host_blocks` says how many."""
     num_host_blocks: int = 0
     """Host blocks, 0 to 1073741824; 0: as many as `swap_space_gib` holds."""
     cache_share: float = 1.0
@@ -22,7 +22,7 @@ class CpuSwapOptions:
 
     def __post_init__(self) -> None:
         found = [
-            *_bounded("swap_space_gib", self.swap_space_gib, MAX_GIB),
+            *([] if self.swap_space_gib is None else _bounded("swap_space_gib", self.swap_space_gib, MAX_GIB)),
             *_bounded("num_host_blocks", self.num_host_blocks, MAX_HOST_BLOCKS, int),
             *_bounded("cache_share", self.cache_share, 1),
         ]

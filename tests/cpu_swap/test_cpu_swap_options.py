@@ -59,7 +59,7 @@ def test_the_space_is_counted_in_whole_blocks() -> None:
 
 def test_more_than_the_host_has_is_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError) as raised:
-        size_swap(CpuSwapOptions(), 1 << 20, 3 * GIB)
+        size_swap(CpuSwapOptions(swap_space_gib=4), 1 << 20, 3 * GIB)
     assert str(raised.value) == (
         "swap_space_gib = 4: 4,096 blocks of 1,048,576 bytes take 4.00 GiB, and 3.00 GiB of the host's memory are available, which is 3,072 blocks. "
         "Ask for less in [block_allocator.options.cpu-swap], free memory, or take cpu-swap out of the stack"
@@ -67,7 +67,14 @@ def test_more_than_the_host_has_is_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError, match="num_host_blocks = 9: 9 blocks"):
         size_swap(CpuSwapOptions(num_host_blocks=9), 1 << 20, 8 << 20)
     assert size_swap(CpuSwapOptions(num_host_blocks=8), 1 << 20, 8 << 20) == 8
-    assert size_swap(CpuSwapOptions(), 1 << 20, None) == 4096, "where nobody knows how much there is, the user does"
+    assert size_swap(CpuSwapOptions(swap_space_gib=4), 1 << 20, None) == 4096, "where nobody knows how much there is, the user does"
+
+
+def test_what_nobody_asked_for_never_stops_a_start() -> None:
+    """Four gibibytes, but at most a quarter of what the host has; nothing where that is less than a block."""
+    assert size_swap(CpuSwapOptions(), 1 << 20, 64 * GIB) == size_swap(CpuSwapOptions(), 1 << 20, None) == 4096
+    assert size_swap(CpuSwapOptions(), 1 << 20, 4 * GIB) == 1024
+    assert size_swap(CpuSwapOptions(), 1 << 20, 1 << 20) == 0
 
 
 def test_less_than_a_block_is_not_silently_nothing() -> None:

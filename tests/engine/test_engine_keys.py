@@ -13,7 +13,7 @@ import pytest
 from forced import Book, Forced, everyone, finish
 from world import Setting, World
 
-from corekit.api import BlockKey
+from corekit.api import BlockKey, BuildContext
 from corekit.compose.config import Config
 from corekit.compose.keys import key_chain
 from corekit.engine.keys import KeyChain, sha256
@@ -98,7 +98,7 @@ def configured(**table: Any) -> Config:
 @pytest.mark.parametrize(("hash", "size"), [("sha256", 32), ("xxh3-128", 16)])
 def test_the_configuration_names_digest_and_seed(hash: str, size: int) -> None:
     def hashes(**table: Any) -> list[bytes]:
-        return [key.hash for key in keys_of(key_chain(configured(hash=hash, **table), 4), range(8))]
+        return [key.hash for key in keys_of(key_chain(configured(hash=hash, **table), BuildContext(block_size=4)), range(8))]
 
     known = hashes(hash_seed="known")
     assert [len(one) for one in known] == [size, size]
@@ -108,11 +108,11 @@ def test_the_configuration_names_digest_and_seed(hash: str, size: int) -> None:
 
 
 def test_the_seed_covers_what_makes_blocks_of_equal_tokens_differ() -> None:
-    def root(size: int = 4, **model: Any) -> bytes:
-        config = Config.model_validate({"model": {"source": "none", "use": "fingerprint", **model}, "block_allocator": {"hash_seed": "s"}})
-        return keys_of(key_chain(config, size), range(size))[0].hash
+    def root(size: int = 4, source: str = "none", **known: str) -> bytes:
+        config = Config.model_validate({"model": {"source": source, "use": "fingerprint"}, "block_allocator": {"hash_seed": "s"}})
+        return keys_of(key_chain(config, BuildContext(block_size=size, **known)), range(size))[0].hash
 
-    assert len({root(), root(2), root(dtype="float32"), root(source="somewhere")}) == 4
+    assert len({root(), root(2), root(dtype="bfloat16"), root(kv_dtype="float16"), root(quantization="int8"), root(source="somewhere")}) == 6
 
 
 # -- a hash that says nothing

@@ -11,7 +11,7 @@ from corekit_cpu_swap.layer import CpuSwap
 from test_engine_engine import Answering, asked, build, run
 from test_engine_scheduler import Scripted
 
-from corekit.api import RequestState, StepResult
+from corekit.api import BlockRef, RequestState, StepResult
 from corekit.builtin.fcfs import Fcfs
 from corekit.builtin.free_list import FreeList
 from corekit.engine.blocks import CopyJournal
@@ -37,8 +37,8 @@ def rates(*, tokens: tuple[int, float] | None = None, copied: tuple[int, float] 
         ((2000, 1.0), (10**6, 1.0), 9_999, 10, False),  # it computes twice as fast
         ((1000, 1.0), (10**6, 0.5), 10_001, 10, True),  # it copies twice as fast
         ((500, 0.5), (5 * 10**5, 0.5), 9_999, 10, True),  # rates, not amounts
-        ((1000, 1.0), None, 9_999_999, 10, True),  # a gigabyte a second is supposed
-        ((1000, 1.0), None, 10_000_001, 10, False),
+        ((1000, 1.0), None, 99_999_999, 10, True),  # ten gigabytes a second are supposed
+        ((1000, 1.0), None, 100_000_001, 10, False),
         (None, (10**6, 1.0), FOREVER, 1, True),  # nobody knows how long computing takes: long
         (None, None, FOREVER, 1, True),
         ((1000, 1.0), (10**6, 1.0), 0, 10, True),
@@ -104,6 +104,10 @@ def test_an_engine_learns_from_steps_that_read_prompts_and_from_copies() -> None
     run(engine)
     told = engine.scheduler.rates
     assert told._tokens / told._token_seconds == pytest.approx(30 / 0.040)
+    assert not told._bytes, "a fork copies within the device"
+    engine.scheduler._journal.copy(BlockRef(1), BlockRef(0, on_host=True))
+    engine.submit(asked("b", prompt=8, max_tokens=2))
+    run(engine)
     assert told._bytes / told._copy_seconds == pytest.approx(1000 / 0.002)
 
 
