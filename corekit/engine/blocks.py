@@ -5,6 +5,7 @@ The only file that calls the allocator stack. Knows keys, but nothing of tokens 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
@@ -63,11 +64,18 @@ class BlockTables:
         self._swap = stack if isinstance(stack, SupportsSwap) else None
         self.num_host_blocks = self._swap.num_host_blocks if self._swap is not None else 0
         self.refs = [0] * (num_blocks + 1)
+        self.num_given = 0
+        """Blocks that went back to the stack so far: there is no more room than that since anybody looked."""
+        self.fault: BrokenStackError | None = None
+        """What a layer raised, even where a policy caught it."""
 
     @property
     def num_available(self) -> int:
         """Blocks that the stack can hand out: free and idle ones."""
-        return self.stack.available
+        try:
+            return self.stack.available
+        except Exception as error:
+            raise self._broken(self._place(error, "available"), f"raised {error!r}") from error
 
     def span(self, num_tokens: int) -> int:
         """Blocks that num_tokens positions take."""
@@ -90,9 +98,11 @@ class BlockTables:
         taken = self._ask(self.stack.take, count)
         if taken is None:
             return None
-        fresh = list(taken.ids)
+        fresh = self._counted(taken.ids, count, "take")
         for block in fresh:
-            self.refs[block] += 1
+            if self.refs[block]:
+                raise self._broken(self._top("take"), f"gave block {block}, which is used")
+            self.refs[block] = 1
         first = start // self.block_size
         if first < len(table) and self.refs[table[first]] > 1:
             old, table[first], changed = table[first], fresh.pop(0), first
@@ -114,7 +124,7 @@ class BlockTables:
         if not match.blocks:
             return []
         held = self._ask(self.stack.hold, match)
-        return None if held is None else self.share(held.ids)
+        return None if held is None else self.share(self._counted(held.ids, len(match.blocks), "hold"))
 
     def publish(self, block: int, key: BlockKey, retain_until: float | None) -> bool:
         """False: not yet, another table still has to copy it. True: offered to the stack, whatever it answered."""
@@ -135,6 +145,7 @@ class BlockTables:
             if not self.refs[block]:
                 last.append(block)
         if last:
+            self.num_given += len(last)
             self._ask(self.stack.give, Blocks(tuple(last)))
 
     # -- parking
@@ -150,7 +161,7 @@ class BlockTables:
         """The table that was parked. None, changing nothing, when the stack gives no blocks."""
         assert self._swap is not None
         blocks = self._ask(self._swap.swap_in, ticket)
-        return None if blocks is None else self.share(blocks.ids)
+        return None if blocks is None else self.share(self._counted(blocks.ids, len(ticket.slots), "swap_in"))
 
     def forget(self, ticket: Ticket) -> None:
         """Whoever was parked does not come back."""
@@ -160,11 +171,41 @@ class BlockTables:
     def stats(self) -> AllocatorStats:
         return self._ask(self.stack.stats)
 
+    # -- layers that break
+
     def _ask(self, method: Callable[..., T], *args: object) -> T:
         try:
             return method(*args)
         except Exception as error:
-            raise BrokenStackError(f"block_allocator {type(self.stack).__name__}.{getattr(method, '__name__', method)} raised {error!r}") from error
+            raise self._broken(self._place(error, getattr(method, "__name__", str(method))), f"raised {error!r}") from error
+
+    def _counted(self, ids: Sequence[int], count: int, method: str) -> list[int]:
+        if len(ids) != count:
+            raise self._broken(self._top(method), f"gave {len(ids)} blocks, asked for {count}")
+        return list(ids)
+
+    def _broken(self, place: str, what: str) -> BrokenStackError:
+        names = " over ".join(type(layer).__name__ for layer in self._layers())
+        self.fault = BrokenStackError(f"block_allocator {place} {what} (the stack is {names}). This is a fault of a layer: run `corekit plugins check` on it")
+        return self.fault
+
+    def _top(self, method: str) -> str:
+        return f"{type(self.stack).__name__}.{method}"
+
+    def _place(self, error: Exception, method: str) -> str:
+        """The innermost layer that it came through."""
+        layers, place = {id(layer) for layer in self._layers()}, self._top(method)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if id(owner := frame.f_locals.get("self")) in layers:
+                place = f"{type(owner).__name__}.{frame.f_code.co_name}"
+        return place
+
+    def _layers(self) -> Iterator[BlockAllocator]:
+        """Top to bottom."""
+        layer: BlockAllocator | None = self.stack
+        while layer is not None:
+            yield layer
+            layer = getattr(layer, "inner", None)
 
     def audit(self) -> Iterator[str]:
         """Broken invariants, once no table is left."""
@@ -173,8 +214,6 @@ class BlockTables:
             yield f"references are left on blocks {left[:8]}"
         if self.num_available != self.num_blocks:
             yield f"{self.num_available} of {self.num_blocks} blocks are available"
-        layer: BlockAllocator | None = self.stack
-        while layer is not None:
+        for layer in self._layers():
             if isinstance(layer, SupportsAudit):
                 yield from layer.audit()
-            layer = getattr(layer, "inner", None)

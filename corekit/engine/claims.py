@@ -24,7 +24,7 @@ class Claims:
         self._writers: dict[BlockKey, Request] = {}
         self._awaiting: dict[BlockKey, dict[Request, None]] = {}
         self.num_awaiting = 0
-        self.free: list[Request] = []
+        self.free: dict[Request, None] = {}
         """Those whose wait has ended, and who stand nowhere since."""
 
     def claim(self, r: Request, first: int, end: int, step: int) -> None:
@@ -76,21 +76,21 @@ class Claims:
                 del self._awaiting[r.awaits]
             r.awaits = None
             self.num_awaiting -= 1
-        elif r in self.free:
-            self.free.remove(r)
+        else:
+            self.free.pop(r, None)
 
     def _wake(self, key: BlockKey) -> None:
         woken = self._awaiting.pop(key)
         for r in woken:
             r.awaits = None
         self.num_awaiting -= len(woken)
-        self.free.extend([r for r in woken if not r.queued])  # else it has not left the waiting list yet
+        self.free.update((r, None) for r in woken if not r.queued)  # else it has not left the waiting list yet
 
     def take_free(self, step: int) -> list[Request]:
         """Those whose wait has ended before `step`. Nobody waits for a writer that got nothing in the step before."""
         for key in [key for key in self._awaiting if not self._moves(self._writers[key], step)]:
             self._wake(key)
-        taken, self.free = self.free, []
+        taken, self.free = list(self.free), {}
         return taken
 
     def audit(self) -> Iterator[str]:

@@ -11,7 +11,6 @@ import traceback
 
 from corekit.api import SchedulerPolicy, SupportsAccounting
 
-from .blocks import BrokenStackError
 from .request import Request
 from .step_plan import Step
 
@@ -35,13 +34,25 @@ class Planner:
         name = type(self.policy).__name__
         try:
             self.policy.plan(step)
-        except BrokenStackError:
-            raise  # it came through plan(), but it is not the policy's
         except Exception as error:
+            if step.fault is not None:
+                raise step.fault from error  # it came through plan(), but it is not the policy's
             self.report(f"scheduler policy {name} raised {error!r} at {_place(error)}; first come first served planned the rest of the step")
             log.debug("scheduler policy %s raised", name, exc_info=error)
             self.fallback.plan(step)
-        if in_flight or step.rows or step.ended or not (step.resident or step.waiting):
+        self._judge(step, name, in_flight=in_flight)
+        if step.fault is not None:
+            raise step.fault  # the policy caught it
+        for method in step.broken_words:
+            self.report(
+                f"block_allocator {step.stack_name} refused {method} although it said that there is room, which is a fault of a layer: run "
+                f"`corekit plugins check` on it. What it kept from a request is computed again. More that it does so is not reported",
+                kind=f"broken word: {method}",
+            )
+
+    def _judge(self, step: Step, name: str, *, in_flight: bool) -> None:
+        """A policy that scheduled nothing, although there was something."""
+        if step.broken_words or in_flight or step.rows or step.ended or not (step.resident or step.waiting):
             return
         self.fallback.plan(step)
         if step.rows or step.ended or step.preempted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from corekit.api import BlockKey, FinishReason, RequestState, SamplingParams, Ticket, TokenLogprob
 
@@ -79,6 +80,18 @@ class Group:
         return all(r.state is RequestState.FINISHED for r in self.samples)
 
 
+class Shortage(NamedTuple):
+    """Why a request that waits found no room, so that it need not look for its prefix in each step until there may be some."""
+
+    num_needed: int
+    num_lacking: int
+    """Of them, and of those that it has to leave free."""
+    num_given: int
+    """BlockTables.num_given at that time."""
+    num_found: int
+    """Blocks of it that the stack had."""
+
+
 class Request:
     """One sample.
 
@@ -98,6 +111,7 @@ class Request:
         "id",
         "keys",
         "max_known",
+        "mistrusts",
         "num_committed",
         "num_computed_tokens",
         "num_in_flight",
@@ -108,6 +122,7 @@ class Request:
         "queued",
         "sample",
         "sent",
+        "shortage",
         "state",
         "steps_in_flight",
         "table",
@@ -139,6 +154,8 @@ class Request:
         self.keys: list[BlockKey] = []
         self.claim_end = 0  # it computes its keys before this index, those that it has not published
         self.awaits: BlockKey | None = None  # another request computes it
+        self.shortage: Shortage | None = None  # of blocks, when it asked last
+        self.mistrusts = False  # the stack did not give it what it found
         self.sent = False  # the worker has its tokens
         self.granted_step = -1  # last step that granted, preempted or ended it
         self.queued = False  # stands in the waiting list

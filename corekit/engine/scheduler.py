@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from corekit.api import (
-    Admission,
-    BlockAllocator,
-    FinishReason,
-    RequestState,
-    RowInput,
-    RowMasks,
-    SchedulerPolicy,
-    StepInput,
-    StepResult,
-    TokenLogprob,
-)
+from corekit.api import Admission, BlockAllocator, FinishReason, RequestState, RowInput, RowMasks, SchedulerPolicy, StepInput, StepResult, TokenLogprob
 
 from .blocks import BlockTables, CopyJournal
 from .claims import Claims
@@ -25,6 +14,7 @@ from .keys import KeyChain
 from .limits import Limits
 from .parking import Parking
 from .planner import Planner
+from .prefixes import Prefixes
 from .rates import Rates
 from .request import Group, NewRequest, Request
 from .row import Row
@@ -57,7 +47,8 @@ class Scheduler:
         self.counts = Counts(limits.bytes_per_block)
         self._keys = keys or KeyChain(limits.block_size)
         parking = Parking(blocks=self.blocks, keys=self._keys, limits=limits, rates=self.rates, counts=self.counts)
-        self.step = Step(limits=limits, blocks=self.blocks, keys=self._keys, claims=self.claims, parking=parking, clock=clock)
+        prefixes = Prefixes(blocks=self.blocks, keys=self._keys, claims=self.claims)
+        self.step = Step(limits=limits, blocks=self.blocks, prefixes=prefixes, claims=self.claims, parking=parking, clock=clock)
         self.groups: dict[str, Group] = {}
         self.waiting = WaitingList()
         self.finished: list[Group] = []  # since the engine looked last

@@ -9,15 +9,15 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
-from corekit.api import PASSED_OVER, BlockKey, Grant, PreemptMode, PrefixMatch, Reason, Refusal, RequestState, RequestView
+from corekit.api import PASSED_OVER, Grant, PreemptMode, PrefixMatch, Reason, Refusal, RequestState, RequestView
 
-from .blocks import NO_MATCH, BlockTables
+from .blocks import NO_MATCH, BlockTables, BrokenStackError
 from .claims import Claims
-from .keys import KeyChain
 from .limits import Limits
 from .live import Live
 from .parking import Parking
-from .request import Request
+from .prefixes import Prefixes
+from .request import Request, Shortage
 from .room import Room
 from .row import Row
 
@@ -29,10 +29,10 @@ PREEMPT_MODES = (None, "recompute", "swap")
 class Step:
     """Implements StepPlan. `running` and `waiting` hold still during plan(); `resident`, `preempted` and the numbers are live."""
 
-    def __init__(self, *, limits: Limits, blocks: BlockTables, keys: KeyChain, claims: Claims, parking: Parking, clock: Callable[[], float]) -> None:
+    def __init__(self, *, limits: Limits, blocks: BlockTables, prefixes: Prefixes, claims: Claims, parking: Parking, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._blocks = blocks
-        self._keys = keys
+        self._prefixes = prefixes
         self._claims = claims
         self._parking = parking
         self._clock = clock
@@ -53,11 +53,13 @@ class Step:
         self.admitted: list[Request] = []
         self.awaiting: list[Request] = []
         self.ended: list[Request] = []
+        self.broken_words: list[str] = []
+        """Methods of the stack that refused what it said it has."""
 
     def begin(self, waiting: Sequence[Request], num_returning: int) -> None:
         self.number += 1
         self.now = self._clock()
-        self.rows, self.admitted, self.awaiting, self.ended = {}, [], [], []
+        self.rows, self.admitted, self.awaiting, self.ended, self.broken_words = {}, [], [], [], []
         self.victims.clear()
         self.running, self.waiting, self.num_returning = tuple(self.residents), tuple(waiting), num_returning
         self._budget = self._limits.max_num_batched_tokens
@@ -67,6 +69,15 @@ class Step:
         """From here on the policy's calls raise: a plan that was kept cannot touch a later step."""
         self._open = False
         self._matches.clear()
+
+    @property
+    def fault(self) -> BrokenStackError | None:
+        """What a layer raised, whatever became of it in the policy."""
+        return self._blocks.fault
+
+    @property
+    def stack_name(self) -> str:
+        return type(self._blocks.stack).__name__
 
     @property
     def token_budget(self) -> int:
@@ -88,7 +99,7 @@ class Step:
         self._check_open()
         r = cast(Request, request)
         if r not in self._matches:
-            self._matches[r] = self._match(r)
+            self._matches[r] = self._prefixes.match(r)
         return len(self._matches[r].blocks) * self._blocks.block_size
 
     # -- granting
@@ -160,8 +171,10 @@ class Step:
             return REFUSED[Reason.NOT_READY]  # its last tokens are not known here yet, or another computes its prefix
         if r.num_samples > self._seats:
             return REFUSED[Reason.SEATS]
-        blocks, match = self._blocks, self._match(r)
-        if (key := self._awaited(r, match)) is not None:
+        if r.shortage is not None and self._is_still_short(r, r.shortage):
+            return REFUSED[Reason.BLOCKS if r.shortage.num_needed > self.free_blocks else Reason.WATERMARK]
+        blocks, match = self._blocks, self._prefixes.match(r)
+        if (key := self._prefixes.awaited(r, len(match.blocks), self.number)) is not None:
             self._claims.wait(r, key)
             self.awaiting.append(r)
             return REFUSED[Reason.NOT_READY]
@@ -170,13 +183,15 @@ class Step:
         # Whole, not by its first chunk: a prompt that does not fit yet would be computed, give way to itself, and begin again.
         end = len(r.tokens) if self.residents else start + count
         needed = max(blocks.span(end), r.num_parked_blocks) - len(match.blocks) + match.num_taken
-        if needed > self.free_blocks:
-            return REFUSED[Reason.BLOCKS] if self.residents else self._end(r)
-        if self.residents and self.free_blocks - needed < self._limits.watermark_blocks:
-            return REFUSED[Reason.WATERMARK]
+        lacking = needed - self.free_blocks
+        if not self.residents and lacking > 0:
+            return self._end(r)
+        if self.residents and lacking + self._limits.watermark_blocks > 0:
+            r.shortage = Shortage(needed, lacking + self._limits.watermark_blocks, blocks.num_given, len(match.blocks))
+            return REFUSED[Reason.BLOCKS if lacking > 0 else Reason.WATERMARK]
         table = blocks.hold(match) if r.ticket is None else blocks.unpark(r.ticket)
         if table is None:
-            return REFUSED[Reason.BLOCKS]
+            return self._mistrust(r, "hold" if r.ticket is None else "swap_in")
         r.table = table
         if r.ticket is None:
             r.num_computed_tokens = r.num_committed = start
@@ -198,17 +213,31 @@ class Step:
         self.residents.append(r)
         self.admitted.append(r)
         self._seats -= r.num_samples
-        if self._reads_cache(r):
-            self._keys.extend(r.keys, r.tokens, len(r.tokens), r.group.extra)
-            self._claims.claim(r, r.num_published, len(r.keys), self.number)
-            if r.group.retention and match.blocks:
-                self._blocks.retain(match, r.table[: len(match.blocks)], self.now + r.group.retention)
+        self._prefixes.begin(r, match, self.number, self.now)
+        r.mistrusts, r.shortage = False, None
+
+    def _is_still_short(self, r: Request, short: Shortage, num_more: int = 0) -> bool:
+        """What it lacked cannot have come together since, nor with num_more blocks: a block that was given back is one, unless its prefix grew."""
+        if not self.residents or self._blocks.num_given - short.num_given + num_more >= short.num_lacking:
+            return False
+        return not self._prefixes.has_grown(r, short.num_found, self.number)
+
+    def _mistrust(self, r: Request, method: str) -> Grant:
+        """The stack has what it does not give. It computes all of it, or it might wait for ever."""
+        self.broken_words.append(method)
+        r.mistrusts = True
+        if r.ticket is not None:
+            self._blocks.forget(r.ticket)
+            r.ticket, r.state = None, RequestState.PREEMPTED
+            r.lose()
+        return REFUSED[Reason.BLOCKS]
 
     def _grant(self, r: Request, start: int, count: int, num_drafts: int) -> Grant:
         num_samples = 0 if start + count < r.num_known else r.num_samples if r.num_known == r.num_prompt_tokens else 1
         count += num_drafts
         changed = self._blocks.extend(r.table, start, start + count)
         if changed is None:
+            self.broken_words.append("take")
             return REFUSED[Reason.BLOCKS]
         r.table_sent = min(r.table_sent, changed)
         row = self.rows[r] = Row(r, start, count, num_samples, num_drafts)
@@ -226,25 +255,6 @@ class Step:
         self.ended.append(r)
         return REFUSED[Reason.ENDED]
 
-    def _match(self, r: Request) -> PrefixMatch:
-        """What the prefix cache has of it. The last token is always computed: its logits are the next draw."""
-        if r.ticket is not None:
-            return self._blocks.find(r.keys[: r.num_published])
-        if not self._reads_cache(r):
-            return NO_MATCH
-        self._keys.extend(r.keys, r.tokens, len(r.tokens), r.group.extra)
-        return self._blocks.find(r.keys[: (len(r.tokens) - 1) // self._blocks.block_size])
-
-    def _reads_cache(self, r: Request) -> bool:
-        """The logprobs of a prompt need the logits of all its positions."""
-        return self._blocks.caches_prefixes and r.group.prompt_logprobs is None
-
-    def _awaited(self, r: Request, match: PrefixMatch) -> BlockKey | None:
-        """What it would compute although another is at it."""
-        if r.ticket is not None or not self._reads_cache(r):
-            return None
-        return self._claims.awaited(r, len(match.blocks), (len(r.tokens) - 1) // self._blocks.block_size, self.number)
-
     # -- giving way
 
     def victims_for(self, request: RequestView, candidates: Iterable[RequestView]) -> Sequence[RequestView] | None:
@@ -254,11 +264,15 @@ class Step:
         away = waits and (r.steps_in_flight or not r.queued or r.awaits is not None)
         if away or r.granted_step == self.number or known >= r.max_known or r.num_computed_tokens >= known:  # room is not what it lacks
             return None
-        match = self._match(r) if waits else NO_MATCH
-        if waits and self._awaited(r, match) is not None:
+        those = list(cast(Iterable[Request], candidates))
+        short = r.shortage if waits and len(those) < len(self.residents) else None
+        if short is not None and self._is_still_short(r, short, sum(one.num_blocks for one in those)):
+            return None
+        match = self._prefixes.match(r) if waits else NO_MATCH
+        if waits and self._prefixes.awaited(r, len(match.blocks), self.number) is not None:
             return None
         room = Room(r, match, self._blocks, self._limits, self._seats, self._budget, len(self.residents), self.rows)
-        return room.fewest(cast(Iterable[Request], candidates))
+        return room.fewest(those)
 
     def preempt(self, request: RequestView, mode: PreemptMode | None = None) -> None:
         self._check_open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import test_engine_awaiting as awaiting
+import test_engine_broken_stack as broken
 import test_engine_keys as keyed
 import test_engine_memory as memory
 import test_engine_parked_states as states
@@ -13,9 +14,10 @@ import test_engine_sharing as sharing
 from mutants import mutant
 
 from corekit.builtin.fcfs import Fcfs
-from corekit.engine import claims, counts, engine, keys, parking, rates, request, scheduler, step_plan, waiting
+from corekit.engine import claims, counts, engine, keys, parking, prefixes, rates, request, scheduler, step_plan, waiting
 
 C, K, P, Q, R, S, T = claims.Claims, keys.KeyChain, parking.Parking, request.Request, rates.Rates, scheduler.Scheduler, step_plan.Step
+X = prefixes.Prefixes
 
 MEMORY_MUTANTS = [
     # parking
@@ -98,8 +100,8 @@ MEMORY_MUTANTS = [
     ),
     mutant(
         "a parked request is looked for beyond its ticket",
-        T,
-        "_match",
+        X,
+        "match",
         ("r.keys[: r.num_published]", "r.keys"),
         laws=(memory.test_who_comes_back_has_what_it_parked_though_another_has_more,),
     ),
@@ -145,7 +147,7 @@ MEMORY_MUTANTS = [
         "woken while it stands in line, and queued twice",
         C,
         "_wake",
-        ("[r for r in woken if not r.queued]", "woken"),
+        ("for r in woken if not r.queued", "for r in woken"),
         laws=(sharing.test_who_is_woken_in_the_plan_in_which_it_began_to_wait_keeps_its_place,),
     ),
     mutant(
@@ -164,7 +166,11 @@ MEMORY_MUTANTS = [
         laws=(partial(awaiting.test_a_waiter_may_be_aborted_whenever, "it waits"),),
     ),
     mutant(
-        "an aborted one is woken", C, "leave", ("self.free.remove(r)", "pass"), laws=(partial(awaiting.test_a_waiter_may_be_aborted_whenever, "it was woken"),)
+        "an aborted one is woken",
+        C,
+        "leave",
+        ("self.free.pop(r, None)", "pass"),
+        laws=(partial(awaiting.test_a_waiter_may_be_aborted_whenever, "it was woken"),),
     ),
     mutant(
         "a writer that gets nothing is waited for",
@@ -189,8 +195,8 @@ MEMORY_MUTANTS = [
     ),
     mutant(
         "nobody waits",
-        T,
-        "_awaited",
+        X,
+        "awaited",
         ("return self._claims", "return None and self._claims"),
         laws=(partial(sharing.test_eight_that_arrive_together_compute_their_prefix_once, Fcfs, 256, 0, 1),),
     ),
@@ -198,7 +204,7 @@ MEMORY_MUTANTS = [
         "room is made for who awaits a prefix",
         T,
         "victims_for",
-        ("if waits and self._awaited(r, match) is not None:", "if False:"),
+        ("if waits and self._prefixes.awaited(r, len(match.blocks), self.number) is not None:", "if False:"),
         laws=(awaiting.test_those_who_wait_for_a_prefix_count_as_waiting_and_as_queued,),
     ),
     # keys, retention, counts
@@ -213,15 +219,15 @@ MEMORY_MUTANTS = [
     mutant("the seed is not used", K, "_child", ("else self._seed", 'else b""'), laws=(keyed.test_a_seed_gives_the_same_hashes_and_another_gives_others,)),
     mutant(
         "the wrong blocks are retained",
-        T,
-        "_settle_in",
+        X,
+        "begin",
         ("r.table[: len(match.blocks)]", "r.table[-len(match.blocks) :]"),
         laws=(memory.test_who_comes_back_from_the_host_retains_its_blocks_again,),
     ),
     mutant(
         "hits retain nothing",
-        T,
-        "_settle_in",
+        X,
+        "begin",
         ("if r.group.retention and", "if False and"),
         laws=(partial(memory.test_a_hit_retains_what_it_hit_as_long_as_it_asks, 5.0),),
     ),
@@ -254,5 +260,30 @@ MEMORY_MUTANTS = [
         "remove",
         ("r.queued = False", "r.queued = False; self.began(r)"),
         laws=(awaiting.test_those_who_wait_for_a_prefix_count_as_waiting_and_as_queued,),
+    ),
+    # room, and layers that break their word
+    mutant(
+        "who lacks room looks for all of its prefix each time",
+        T,
+        "_is_still_short",
+        ("not self.residents or", "True or"),
+        laws=(partial(broken.test_who_lacks_room_looks_for_its_prefix_once, 0),),
+    ),
+    mutant(
+        "who lacked room waits for more than it lacked",
+        T,
+        "_is_still_short",
+        (">= short.num_lacking", ">= short.num_lacking + 9"),
+        laws=(partial(broken.test_who_lacks_room_looks_for_its_prefix_once, 0),),
+    ),
+    mutant(
+        "a ticket that is not taken back is asked for again",
+        T,
+        "_mistrust",
+        ("if r.ticket is not None:", "if False:"),
+        laws=(broken.test_who_is_never_given_back_what_was_parked_computes_it_again,),
+    ),
+    mutant(
+        "a hit that is not given is asked for again", T, "_mistrust", ("r.mistrusts = True", "pass"), laws=(broken.test_a_hit_that_is_never_held_is_computed,)
     ),
 ]

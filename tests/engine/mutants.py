@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from corekit.builtin import torch_attention
-from corekit.engine import blocks, engine, keys, request, scheduler, step_plan
+from corekit.engine import blocks, engine, keys, prefixes, request, scheduler, step_plan
 from corekit.worker import history, outcome, prompt_logprobs, restrictions, rows, runner, worker
 
 
@@ -100,7 +100,7 @@ MUTANTS = [
         ("start = len(match.blocks) * blocks.block_size", "start = max(0, len(match.blocks) - 1) * blocks.block_size"),
     ),
     mutant("table kept when the stack breaks its word", P, "_admit", ("blocks.release(table)", "pass"), first_walk=43),
-    mutant("cached to the last token", P, "_match", ("(len(r.tokens) - 1)", "len(r.tokens)")),
+    mutant("cached to the last token", prefixes.Prefixes, "_most", ("(len(r.tokens) - 1)", "len(r.tokens)")),
     mutant("max_tokens without what is in flight", P, "schedule", ("r.num_known >= r.max_known", "len(r.tokens) >= r.max_known")),
     mutant("ends while its drafts are in flight", P, "_end", ("if r.steps_in_flight:", "if False:")),
     mutant("last alone never ends", P, "_continue", (" if len(self.residents) > 1 else self._end(r)", "")),
@@ -174,7 +174,7 @@ MUTANTS = [
         "commit",
         ("one.constraint is None or one.constraint.accept(drawn[n])", "one is not r or one.constraint is None or one.constraint.accept(drawn[n])"),
     ),
-    mutant("a cached prompt has no logprobs", P, "_reads_cache", (" and r.group.prompt_logprobs is None", "")),
+    mutant("a cached prompt has no logprobs", prefixes.Prefixes, "read", (" and r.group.prompt_logprobs is None", "")),
     mutant("logprobs of a prompt appended", request.Group, "keep_prompt_logprobs", ("[first : first + len(scored)] = scored", ".extend(scored)")),
     mutant(
         "logprobs of a prompt sent twice",

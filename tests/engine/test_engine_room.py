@@ -18,11 +18,16 @@ ROOM = {Reason.SEATS, Reason.BLOCKS, Reason.WATERMARK, Reason.BUDGET}
 
 def after(step, request, victims) -> Grant:
     """What `schedule(request)` answers once they gave way, in a copy of the world."""
-    shared = [step._keys, *step._keys._keys.values()]  # interned: what is equal must stay one object
+    keys = step._prefixes._keys
+    shared = [keys, *keys._keys.values()]  # interned: what is equal must stay one object
     step, request, victims = copy.deepcopy((step, request, victims), {id(one): one for one in shared})
     for victim in victims:
         step.preempt(victim)
     return step.schedule(request)
+
+
+def awaited(step, request) -> bool:
+    return step._prefixes.awaited(request, len(step._prefixes.match(request).blocks), step.number) is not None
 
 
 class Asking(Fcfs):
@@ -52,7 +57,7 @@ class Asking(Fcfs):
         if named is None:
             kind = "none"
             answer = after(step, request, candidates)
-            awaits = request.state.value != "running" and step._awaited(request, step._match(request)) is not None  # what one of them computes
+            awaits = request.state.value != "running" and awaited(step, request)  # what one of them computes
             assert awaits or (not answer and answer.reason is not Reason.ENDED), f"{request!r} has room without {candidates}"
         else:
             kind = "nobody" if not named else "one" if len(named) == 1 else "more"

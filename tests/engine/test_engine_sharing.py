@@ -224,6 +224,6 @@ def test_who_is_woken_in_the_plan_in_which_it_began_to_wait_keeps_its_place() ->
     waiter = add(bare, 1)
     bare.step()
     assert bare.scheduler.waiting.requests == [writer, waiter]
-    assert bare.scheduler.claims.free == []
+    assert not bare.scheduler.claims.free
     bare.run()
     assert total(bare) == 24 + 2 * (3 + 1)
