@@ -273,7 +273,7 @@ MEMORY_MUTANTS = [
         "who lacked room waits for more than it lacked",
         T,
         "_is_still_short",
-        (">= short.num_lacking", ">= short.num_lacking + 9"),
+        (">= short.num_lacking", ">= short.num_lacking + 99"),
         laws=(partial(broken.test_who_lacks_room_looks_for_its_prefix_once, 0),),
     ),
     mutant(

@@ -23,14 +23,15 @@ class Over:
 
     def __init__(self, inner: Any, **replaced: Any) -> None:
         self.inner = inner
-        self.calls: dict[str, int] = {}
+        self.num_looks = 0
+        """Keys that were looked for."""
         for name in ("take", "give", "find", "hold", "publish", "stats", "swap_out", "swap_in", "drop"):
             if hasattr(inner, name):
-                setattr(self, name, replaced.get(name) or self._counted(name))
+                setattr(self, name, replaced.get(name) or self._passed(name))
 
-    def _counted(self, name: str) -> Any:
+    def _passed(self, name: str) -> Any:
         def call(*args: Any) -> Any:
-            self.calls[name] = self.calls.get(name, 0) + 1
+            self.num_looks += len(args[0].keys) if name == "find" else 0
             return getattr(self.inner, name)(*args)
 
         return call
@@ -165,9 +166,10 @@ def test_the_layer_that_raised_is_named_and_not_the_top() -> None:
 
 
 def line_of(stack: Any, *, num_blocks: int, first: int, second: int, **limits: int) -> tuple[Bare, Any]:
-    """One that fills the pool while it answers, and one that waits for it to end."""
+    """One that fills the pool while it answers, a little one that goes on, and one that waits for the first to end."""
     bare = Bare(stack=stack, num_blocks=num_blocks, budget=400, **limits)
     bare.add([7] * first, max_tokens=40)
+    bare.add([9] * 4, max_tokens=60)
     bare.step()
     waits = bare.add([*range(60)] * (second // 60) + [*range(second % 60)], max_tokens=2)
     return bare, waits
@@ -176,15 +178,15 @@ def line_of(stack: Any, *, num_blocks: int, first: int, second: int, **limits: i
 @pytest.mark.parametrize("watermark_blocks", [0, 5])
 def test_who_lacks_room_looks_for_its_prefix_once(watermark_blocks: int) -> None:
     """Until as many blocks were given back as it lacks; then it is admitted in the same step."""
-    stack = Over(PlainPrefixCache(FreeList(60)))
-    bare, waits = line_of(stack, num_blocks=60, first=100, second=170, watermark_blocks=watermark_blocks)
+    stack = Over(PlainPrefixCache(FreeList(66)))
+    bare, waits = line_of(stack, num_blocks=66, first=100, second=170, watermark_blocks=watermark_blocks)
     bare.step()
-    looked = stack.calls["find"]
+    looked = stack.num_looks
     for _ in range(20):
         bare.step()
         assert waits.state is RequestState.WAITING
-    assert stack.calls["find"] <= looked + 20  # a single block's look, whatever the length
-    while len(bare.scheduler.groups) == 2:
+    assert stack.num_looks <= looked + 20, "it looks for a single block, whatever its length"
+    while len(bare.scheduler.groups) == 3:
         bare.step()
     bare.step()
     assert waits.state is not RequestState.WAITING, "there was room since the other ended"
