@@ -22,7 +22,8 @@ def _build(context: BuildContext, options: CpuSwapOptions | None) -> BlockAlloca
         raise ValueError("a layer beneath it swaps already, and both would use the same host blocks. Keep one of the two in the stack")
     if context.journal is None:
         raise ValueError("it copies through the journal, and there is none in this context. Build it as part of a stack")
-    num_slots = size_swap(options, context.bytes_per_block, available_memory())
+    shared = (context.num_blocks + 1) * (context.bytes_per_block or 0) if context.device == "cpu" and context.num_blocks else 0  # block 0 takes memory too
+    num_slots = size_swap(options, context.bytes_per_block, available_memory(), pool=shared)
     return CpuSwap(context.inner, context.journal, num_slots=num_slots, max_cached=int(options.cache_share * num_slots))
 
 

@@ -90,9 +90,10 @@ class CpuSwap:
             return None
         for slot in hits:
             self._slots.refer(slot)
-        held = self._gather(keys, [place.block for place in places], runs)
-        self._slots.release(hits)
-        return held
+        try:
+            return self._gather(keys, [place.block for place in places], runs)
+        finally:
+            self._slots.release(hits)
 
     def _runs(self, keys: Sequence[BlockKey | None]) -> _Runs:
         """Where keys are on the device: index of the first, and the match. One question for the usual case, single keys after a gap."""
@@ -114,26 +115,42 @@ class CpuSwap:
         """How many of `available` they use: what is idle on the device, and a block for each that is not there."""
         return len(keys) + sum(run.num_taken - len(run.blocks) for _, run in runs)
 
-    def _gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int], runs: _Runs) -> Blocks:
+    def _gather(self, keys: Sequence[BlockKey | None], slots: Sequence[int], runs: _Runs) -> Blocks | None:
         """Device blocks for these keys, from their slots where the device has none. Slots are referenced, and as many as needed are available.
 
-        What the device has is held before anything is taken, so nothing of it is evicted.
+        What the device has is held before anything is taken, so nothing of it is evicted. None, changing nothing, where the
+        layer beneath refuses the first thing, or has lost a key without a word to the sink; RuntimeError where it is too late for that.
         """
+        there = {at for start, run in runs for at in range(start, start + len(run.blocks))}
+        missing = [at for at in range(len(keys)) if at not in there]
+        if any(self._slots.is_awaited(slots[at]) for at in missing):
+            return None  # nobody has it any more
         table = [0] * len(keys)
         for start, run in runs:
             held = self.inner.hold(self.inner.find(_query([cached.key for cached in run.blocks])))
-            assert held is not None, "the layer beneath refused to hold what it found"
+            if held is None and not any(table):
+                return None
+            if held is None or len(held.ids) != len(run.blocks):
+                raise self._broken("hold", held, len(run.blocks), "all that its find had just found")
             table[start : start + len(held.ids)] = held.ids
-        missing = [at for at, block in enumerate(table) if not block]
         taken = self.inner.take(len(missing)) if missing else Blocks()
-        assert taken is not None, "the layer beneath refused what it says is available"
+        if taken is None and not any(table):
+            return None
+        if taken is None or len(taken.ids) != len(missing):
+            raise self._broken("take", taken, len(missing), "as many as are asked for, up to its available")
         for at, block in zip(missing, taken.ids, strict=True):
-            assert not self._slots.is_awaited(slots[at]), "the layer beneath dropped a key and did not tell the sink"
             self._journal.copy(BlockRef(slots[at], True), BlockRef(block))
             if (key := keys[at]) is not None:
                 self.inner.publish(block, key)
             table[at] = block
         return Blocks(tuple(table))
+
+    def _broken(self, method: str, given: Blocks | None, count: int, promise: str) -> RuntimeError:
+        gave = "nothing" if given is None else f"{len(given.ids)} blocks"
+        return RuntimeError(
+            f"{type(self.inner).__name__}.{method}, beneath cpu-swap, gave {gave} where {count} were due: it promises {promise}. "
+            "Blocks have changed hands already, so it is too late to refuse. Run `corekit plugins check` on that layer"
+        )
 
     def _catch(self, block: int, key: BlockKey) -> None:
         """The sink: a device block is about to lose its key."""
@@ -176,7 +193,8 @@ class CpuSwap:
         if self._needed(keys, runs) > self.available:
             return None
         held = self._gather(keys, ticket.slots, runs)
-        self._slots.release(ticket.slots)
+        if held is not None:
+            self._slots.release(ticket.slots)
         return held
 
     def drop(self, ticket: Ticket) -> None:

@@ -13,8 +13,13 @@ DEFAULT_SHARE = 0.25
 _MEMINFO = Path("/proc/meminfo")
 
 
-def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: int | None) -> int:
-    """The number of host blocks. available: bytes of the host that are free, None where nobody knows. Raises ValueError when they do not fit."""
+def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: int | None, pool: int = 0) -> int:
+    """The number of host blocks. Raises ValueError when they do not fit.
+
+    available: bytes of the host that are free, None where nobody knows. pool: bytes of them that the device's blocks will
+    take, where device and host are one memory.
+    """
+    left = None if available is None else max(available - pool, 0)
     if not options.num_host_blocks and options.swap_space_gib == 0:
         return 0
     if bytes_per_block is None or bytes_per_block < 1:
@@ -24,17 +29,19 @@ def size_swap(options: CpuSwapOptions, bytes_per_block: int | None, available: i
     if options.num_host_blocks:
         asked, count = f"num_host_blocks = {options.num_host_blocks}", options.num_host_blocks
     elif options.swap_space_gib is None:
-        return int(min(DEFAULT_GIB * GIB, DEFAULT_GIB * GIB if available is None else DEFAULT_SHARE * available)) // bytes_per_block
+        return int(min(DEFAULT_GIB * GIB, DEFAULT_GIB * GIB if left is None else DEFAULT_SHARE * left)) // bytes_per_block
     else:
         asked, count = f"swap_space_gib = {options.swap_space_gib:g}", int(options.swap_space_gib * GIB) // bytes_per_block
     if not count:
         raise ValueError(f"{asked} does not hold one block of {bytes_per_block:,} bytes. Ask for more, or for 0 to go without swap space")
     needed = count * bytes_per_block
-    if available is not None and needed > available:
+    if left is not None and needed > left:
+        beside = f" beside the pool, which takes {pool / GIB:,.2f} GiB of it on a CPU" if pool else ""
+        smaller = ", give the pool fewer blocks" if pool else ""
         raise ValueError(
-            f"{asked}: {count:,} blocks of {bytes_per_block:,} bytes take {needed / GIB:,.2f} GiB, and {available / GIB:,.2f} GiB of the host's memory are "
-            f"available, which is {available // bytes_per_block:,} blocks. Ask for less in "
-            "[block_allocator.options.cpu-swap], free memory, or take cpu-swap out of the stack"
+            f"{asked}: {count:,} blocks of {bytes_per_block:,} bytes take {needed / GIB:,.2f} GiB, and {left / GIB:,.2f} GiB of the host's memory are "
+            f"available{beside}: room for {left // bytes_per_block:,} blocks. Ask for less in [block_allocator.options.cpu-swap]{smaller}, "
+            "free memory, or take cpu-swap out of the stack"
         )
     return count
 

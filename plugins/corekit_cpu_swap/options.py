@@ -7,6 +7,8 @@ from typing import Any
 
 MAX_GIB = 1 << 16
 MAX_HOST_BLOCKS = 1 << 30
+MAX_SHOWN = 60
+"""Characters of a wrong value in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,9 @@ class CpuSwapOptions:
     """Plain values as written in TOML, each within its bounds. Raises ValueError with every problem at once."""
 
     swap_space_gib: float | None = None
-    """Memory of the host for blocks, 0 to 65536. Not set: 4, but at most a quarter of what is available. 0: none, unless `num_host_blocks` says how many."""
+    """Memory of the host for blocks, 0 to 65536. Not set: 4, but at most a quarter of what the host has available (on a CPU, beside the pool).
+
+    0: none, unless `num_host_blocks` says how many."""
     num_host_blocks: int = 0
     """Host blocks, 0 to 1073741824; 0: as many as `swap_space_gib` holds."""
     cache_share: float = 1.0
@@ -34,5 +38,14 @@ def _bounded(name: str, value: Any, most: float, *kinds: type) -> list[str]:
     """kinds: int, for what is counted; any number otherwise."""
     right = isinstance(value, kinds or (int, float)) and not isinstance(value, bool)
     if not right or not 0 <= value <= most:
-        return [f"{name} must be {'an integer' if kinds else 'a number'} from 0 to {most}, got {value!r}"]
+        return [f"{name} must be {'an integer' if kinds else 'a number'} from 0 to {most}, got {_shown(value)}"]
     return []
+
+
+def _shown(value: Any) -> str:
+    """However long it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than some thousands of digits
+        return "an integer of thousands of digits"
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."

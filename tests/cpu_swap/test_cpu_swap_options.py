@@ -36,6 +36,8 @@ def context() -> BuildContext:
         ({"num_host_blocks": 2.0}, "num_host_blocks must be an integer from 0 to 1073741824, got 2.0"),
         ({"cache_share": 1.01}, "cache_share must be a number from 0 to 1, got 1.01"),
         ({"cache_share": "all"}, "cache_share must be a number from 0 to 1, got 'all'"),
+        ({"num_host_blocks": 10**299}, f"num_host_blocks must be an integer from 0 to 1073741824, got 1{'0' * 56}..."),
+        ({"num_host_blocks": 16**5000}, "num_host_blocks must be an integer from 0 to 1073741824, got an integer of thousands of digits"),
     ],
 )
 def test_bounds(given: dict[str, Any], said: str) -> None:
@@ -61,7 +63,7 @@ def test_more_than_the_host_has_is_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError) as raised:
         size_swap(CpuSwapOptions(swap_space_gib=4), 1 << 20, 3 * GIB)
     assert str(raised.value) == (
-        "swap_space_gib = 4: 4,096 blocks of 1,048,576 bytes take 4.00 GiB, and 3.00 GiB of the host's memory are available, which is 3,072 blocks. "
+        "swap_space_gib = 4: 4,096 blocks of 1,048,576 bytes take 4.00 GiB, and 3.00 GiB of the host's memory are available: room for 3,072 blocks. "
         "Ask for less in [block_allocator.options.cpu-swap], free memory, or take cpu-swap out of the stack"
     )
     with pytest.raises(ValueError, match="num_host_blocks = 9: 9 blocks"):
@@ -75,6 +77,32 @@ def test_what_nobody_asked_for_never_stops_a_start() -> None:
     assert size_swap(CpuSwapOptions(), 1 << 20, 64 * GIB) == size_swap(CpuSwapOptions(), 1 << 20, None) == 4096
     assert size_swap(CpuSwapOptions(), 1 << 20, 4 * GIB) == 1024
     assert size_swap(CpuSwapOptions(), 1 << 20, 1 << 20) == 0
+
+
+def test_on_a_cpu_the_pool_is_counted_first() -> None:
+    """Device and host are one memory there, and the pool is allocated after the space is counted."""
+    assert size_swap(CpuSwapOptions(), 1 << 20, 16 * GIB, pool=8 * GIB) == 2048, "a quarter of the rest"
+    assert size_swap(CpuSwapOptions(), 1 << 20, 8 * GIB, pool=9 * GIB) == 0
+    assert size_swap(CpuSwapOptions(swap_space_gib=4), 1 << 20, None, pool=9 * GIB) == 4096
+    assert size_swap(CpuSwapOptions(swap_space_gib=6), 1 << 20, 22 * GIB, pool=16 * GIB) == 6144
+    with pytest.raises(ValueError) as raised:
+        size_swap(CpuSwapOptions(swap_space_gib=16), 1 << 20, 22 * GIB, pool=16 * GIB)
+    assert str(raised.value) == (
+        "swap_space_gib = 16: 16,384 blocks of 1,048,576 bytes take 16.00 GiB, and 6.00 GiB of the host's memory are available beside the pool, "
+        "which takes 16.00 GiB of it on a CPU: room for 6,144 blocks. Ask for less in [block_allocator.options.cpu-swap], give the pool fewer blocks, "
+        "free memory, or take cpu-swap out of the stack"
+    )
+
+
+@pytest.mark.parametrize(("device", "most"), [("cpu", 23), ("cuda", 32), ("cuda:1", 32)])
+def test_the_layer_knows_whether_the_pool_is_in_the_same_memory(device: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight blocks, and the one of padding."""
+    monkeypatch.setattr("corekit_cpu_swap.memory.available_memory", lambda: 32 << 16)
+    here = replace(context(), device=device)
+    layer: Any = PROVIDER.build(here, CpuSwapOptions(num_host_blocks=most))
+    assert layer.num_host_blocks == most
+    with pytest.raises(ValueError, match=f"room for {most} blocks"):
+        PROVIDER.build(here, CpuSwapOptions(num_host_blocks=most + 1))
 
 
 def test_less_than_a_block_is_not_silently_nothing() -> None:
