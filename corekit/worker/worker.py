@@ -44,7 +44,7 @@ class RankWorker:
     def free_memory(self) -> int:
         if self._device.type == "cuda":
             return int(torch.cuda.mem_get_info(self._device)[0])
-        return _available_memory()
+        return available_memory()
 
     def bytes_per_block(self, kv_dtype: str) -> int:
         return self._attention.bytes_per_block(kv_dtype)
@@ -98,7 +98,7 @@ class RankWorker:
         step.result = finish(step, self._rows, type(self._model).__name__, type(self._sampler).__name__, vocab_size, begun)
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     """Bytes that a program may take without swapping; free pages where the system does not say."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

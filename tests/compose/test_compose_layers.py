@@ -27,16 +27,20 @@ def test_the_default_stack(device: str, layers: tuple[str, ...]) -> None:
     assert {wish.origin for wish in found} == {"default"}
 
 
-def checked(stack: tuple[str, ...], preemption: str = "auto", num_host_blocks: int = 4, *, start: bool = False) -> None:
-    """What `corekit check` does with such a file, or a whole start."""
-    options = {"cpu-swap": {"num_host_blocks": num_host_blocks, "swap_space_gib": 0}} if "cpu-swap" in stack else {}
-    tables = {
+def fingerprint(stack: tuple[str, ...], allocator: dict[str, object], **scheduler: object) -> dict[str, object]:
+    return {
         "model": {"source": "none", "use": "fingerprint", "max_model_len": 64},
-        "scheduler": {"preemption": preemption},
-        "block_allocator": {"num_blocks": 8, "stack": list(stack), "options": options},
+        "scheduler": scheduler,
+        "block_allocator": {"stack": list(stack), **allocator},
         "engine": {"threads": 1},
         "frontend": [],
     }
+
+
+def checked(stack: tuple[str, ...], preemption: str = "auto", num_host_blocks: int = 4, *, start: bool = False) -> None:
+    """What `corekit check` does with such a file, or a whole start."""
+    options = {"cpu-swap": {"num_host_blocks": num_host_blocks, "swap_space_gib": 0}} if "cpu-swap" in stack else {}
+    tables = fingerprint(stack, {"num_blocks": 8, "options": options}, preemption=preemption)
     if start:
         assemble(tables, environ={}, progress=False).close()
     else:
@@ -80,3 +84,32 @@ def test_to_park_needs_swap_space(stack: tuple[str, ...], num_host_blocks: int, 
     else:
         with pytest.raises(ConfigError, match=r"\[scheduler\] preemption = 'swap': .*" + said):
             checked(stack, "swap", num_host_blocks, start=start)
+
+
+@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize(("num_blocks", "most"), [(0, 150), (150, 49)])
+def test_pool_and_swap_space_share_the_memory_of_a_cpu(num_blocks: int, most: int, start: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for 200 blocks. What the requests need at most is far more, and no reason to refuse: the pool then takes a quarter."""
+
+    def tables(num_host_blocks: int) -> dict[str, object]:
+        return fingerprint(RIGHT, {"num_blocks": num_blocks, "options": {"cpu-swap": {"num_host_blocks": num_host_blocks}}})
+
+    def run(num_host_blocks: int) -> None:
+        if start:
+            assemble(tables(num_host_blocks), environ={}, progress=False).close()
+        else:
+            rehearse(compose(tables(num_host_blocks), given={}, environ={}, clock=lambda: 0.0))
+
+    composition = compose(tables(0), given={}, environ={}, clock=lambda: 0.0)
+    block = composition.one("attention_backend").build(composition.context).bytes_per_block(composition.context.kv_dtype)
+    for where in ("corekit.worker.worker", "corekit_cpu_swap.memory"):
+        monkeypatch.setattr(f"{where}.available_memory", lambda: 200 * block)
+    run(most)
+    with pytest.raises(ConfigError, match=rf"num_host_blocks = {most + 1}: .* available beside the pool, .*: room for {most} blocks"):
+        run(most + 1)
+
+
+def test_a_pool_that_a_cpu_has_no_room_for_is_refused_before_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corekit.worker.worker.available_memory", lambda: 1 << 16)
+    with pytest.raises(ConfigError, match=r"\[block_allocator\] num_blocks = 1000: a block takes"):
+        rehearse(compose(fingerprint(RIGHT[1:], {"num_blocks": 1000}), given={}, environ={}, clock=lambda: 0.0))
