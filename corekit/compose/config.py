@@ -15,8 +15,7 @@ from pydantic import PrivateAttr, ValidationError
 from .errors import ConfigError
 from .problems import keys, sentences, table_of
 from .tables import ELSEWHERE, Table, Tables
-from .tree import Path as TreePath
-from .tree import Tree, parse_value
+from .tree import Tree, parse_toml, parse_value, place
 
 PREFIX = "COREKIT__"
 
@@ -49,25 +48,6 @@ class Config(Tables):
         """How to name a key in a message: `file: [table] key`."""
         origin = self.origin(*path)
         return place(path, None if origin == "default" else origin)
-
-
-def place(path: TreePath, origin: str | None) -> str:
-    """`origin: [table.subtable] key`, with what there is of it. An element of a list of tables is `[[table]] number 1`."""
-    if origin == f"--set {'.'.join(map(str, path))}":
-        return origin  # it names the key itself
-    named = _element(path) if len(path) > 1 and isinstance(path[1], int) else _key(path)
-    return f"{origin}: {named}" if origin else named
-
-
-def _element(path: TreePath) -> str:
-    below = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[2:])
-    return f"[[{path[0]}]] number {int(path[1]) + 1}{below.replace('.', ', ', 1)}"
-
-
-def _key(path: TreePath) -> str:
-    index = f"[{path[-1]}]" if path and isinstance(path[-1], int) else ""
-    *table, key = (path[:-1] if index else path) or ("",)
-    return f"[{'.'.join(map(str, table))}] {key}{index}" if table else f"[{key}]{index}"
 
 
 def load(
@@ -106,8 +86,7 @@ def load(
 
 def read_file(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as opened:
-            return tomli.load(opened)
+        return parse_toml(file.read_bytes().decode())
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from .catalog import Candidate
 from .errors import ConfigError
 from .problems import Path, sentences
 from .secrets import secret_names
-from .tree import parse_value
+from .tree import TOO_LONG, long_integers, parse_value
 
 Place = Callable[[Path], str]
 _MARK = "env:"
@@ -91,7 +91,13 @@ def _resolved(value: Any, path: Path, hint: Any, environ: Mapping[str, str], mis
         if name not in environ:
             missing[path] = f"{value!r}: the variable {name} is not set"
             return value
-        return environ[name] if _mentions(hint, str) else parse_value(environ[name])
+        if _mentions(hint, str):
+            return environ[name]
+        found = parse_value(environ[name])
+        if any(long_integers(found, path)):
+            missing[path] = f"{value!r}: {TOO_LONG}"
+            return value
+        return found
     if isinstance(value, list):
         inner = [_resolved(element, (*path, index), hint, environ, missing) for index, element in enumerate(value)]
         return tuple(inner) if _mentions(hint, tuple) else inner

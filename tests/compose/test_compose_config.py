@@ -158,6 +158,42 @@ def test_bad_toml_names_file_and_line(tmp_path: Path, text: str) -> None:
     assert "line" in problem or "end of document" in problem
 
 
+NINES = "9" * 5000
+TOO_LONG = "an integer may have 300 digits at most, and this one has more. Write a smaller one"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (f"[block_allocator]\nnum_blocks = {NINES}", "[block_allocator] num_blocks"),
+        (f"[block_allocator]\nnum_blocks = -{'9_' * 400}9", "[block_allocator] num_blocks"),
+        (f"[block_allocator]\nhash_seed = 0x{'f' * 5000}", "[block_allocator] hash_seed"),
+        (f"# {NINES}\n[engine]\nseed = 1\n[block_allocator.options.x]\na = 'x{NINES}'\nb.c = [1, {NINES}]", "[block_allocator.options.x.b] c[1]"),
+        (f"[[frontend]]\nuse = 'x'\noptions.port = {NINES}", "[[frontend]] number 1, options.port"),
+    ],
+)
+def test_endless_integers_are_refused_by_file_table_and_key(tmp_path: Path, text: str, where: str) -> None:
+    """Python reads and writes none of some thousands of digits, and says of itself neither where it stood nor what is allowed."""
+    file = write(tmp_path, text)
+    assert problems(file, overrides=["engine.seed=1"]) == [f"{file}: {where}: {TOO_LONG}"]
+
+
+def test_endless_integers_are_refused_wherever_they_come_from(tmp_path: Path) -> None:
+    assert problems(overrides=[f"engine.seed={NINES}"]) == [f"--set engine.seed: {TOO_LONG}"]
+    assert problems(environ={"COREKIT__ENGINE__SEED": f"0x{'f' * 5000}"}) == [f"COREKIT__ENGINE__SEED: [engine] seed: {TOO_LONG}"]
+    assert problems(given={"seed": 10**300}) == [f"Python argument: [engine] seed: {TOO_LONG}"]
+    assert problems(write(tmp_path, f"a = {NINES}\nb = ["))[0].startswith(f"{tmp_path / 'corekit.toml'}: not valid TOML: ")
+    assert "has no element" in problems(overrides=[f"frontend.{NINES}.use=a"])[0]
+    (long,) = problems(given={"seed": 10**299})
+    assert "must be an integer from 0 to 9223372036854775807, got 1000" in long and len(long) < 200
+
+
+def test_long_digits_that_are_no_integer_are_left_alone(tmp_path: Path) -> None:
+    text = f"# {NINES}\n[model]\nsource = '{NINES[:4000]}'\n[scheduler]\nwatermark = 0.1{NINES}"
+    config = load(write(tmp_path, text))
+    assert (config.model.source, config.scheduler.watermark) == (NINES[:4000], 0.2)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "No such file" in problems(tmp_path / "none.toml")[0]
     assert "directory" in problems(tmp_path)[0]

@@ -121,6 +121,8 @@ def test_missing_variables_do_not_hide_what_the_dataclass_refuses() -> None:
     with pytest.raises(ConfigError) as caught:
         read({"name": "env:NOBODY"})
     assert list(caught.value.problems) == ["[x.options].name: 'env:NOBODY': the variable NOBODY is not set"]
+    with pytest.raises(ConfigError, match=r"^\[x\.options\]\.port: 'env:LONG': an integer may have 300 digits at most"):
+        read({"name": "a", "port": "env:LONG"}, environ={"LONG": "9" * 5000})
 
 
 def test_a_type_that_is_no_dataclass_is_the_plugins_fault() -> None:
