@@ -143,10 +143,11 @@ def test_every_verb_is_on_the_page_with_an_example_that_parses(tmp_path: Path, m
     from corekit.cli import main
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "corekit.toml").touch()
     table = re.findall(r"^\| `([a-z ]+)` \| .* \| `(corekit .*)` \|$", page("docs/cli.md"), re.MULTILINE)
     assert sorted(tuple(verb.split()) for verb, _ in table) == sorted(verbs(main))
     for verb, example in table:
+        for file in re.findall(r"[\w-]+\.(?:toml|jsonl?|csv)", example):
+            (tmp_path / file).touch()
         words = shlex.split(example)[1:]
         command: click.Command = main
         for called in verb.split():
