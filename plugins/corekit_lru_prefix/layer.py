@@ -10,21 +10,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from heapq import heappop, heappush
+from typing import Final
 
 from corekit.api import AllocatorStats, BlockAllocator, BlockKey, BlockRef, Blocks, CachedBlock, PrefixMatch, PrefixQuery
 
 from .lifetimes import Lifetimes
 from .options import LruPrefixOptions
+from .ranking import Ranking
 from .retention import Retention
+
+MAX_EXPIRED: Final = 64
+"""Most deadlines that one call drops, besides one for each block that it was asked for: however many pass at once, no call takes long."""
 
 
 class LruPrefix:
     """Invariant: a key finds one block, and that block has this key alone; it is idle, or used as far as this layer knows.
 
     Idle blocks stand in `_idle`, least recently used first; of a table that was given back, later ones before earlier ones.
-    An eviction that meets a retained one there sets it `_aside`: what is aside is older than all in `_idle`, in the same order.
-    Once its deadline has passed it is `_ripe` and goes first, the oldest before the others; before that it goes last.
+    Those that were retained when they came stand `_aside`, in the same order, and go last. Once its deadline is dropped such a key
+    is `_ripe` too, and its block goes in its turn among those of `_idle`, by `_numbers`. A block has its number in the order of giving
+    if anything was retained or aside when it came. Without one, or with that of an earlier life, it came before all that is aside.
     """
 
     prefix_cache = True
@@ -34,11 +39,11 @@ class LruPrefix:
         self._found: dict[BlockKey, CachedBlock] = {}
         self._key_of: dict[int, BlockKey] = {}
         self._idle: OrderedDict[BlockKey, int] = OrderedDict()
-        self._aside: OrderedDict[BlockKey, tuple[int, int]] = OrderedDict()
-        """Key -> block, and its number in the order in which they came here."""
-        self._ripe: list[tuple[int, BlockKey]] = []
-        """A heap; an entry whose number is not the key's own any more is void."""
-        self._number = itertools.count()
+        self._aside: OrderedDict[BlockKey, int] = OrderedDict()
+        self._ripe = Ranking()
+        """By number; all of them are aside."""
+        self._numbers: dict[int, int] = {}
+        self._next_number = itertools.count(1)
         self._retention = Retention(int(options.max_retained * inner.available), clock)  # nothing is used while the stack is built
         self._lifetimes = Lifetimes(options.sample_every, clock, seed)
         self._gap = self._lifetimes.gap() if options.sample_every else 0
@@ -64,8 +69,8 @@ class LruPrefix:
     def _evict(self, count: int) -> list[int]:
         """So many idle blocks lose their keys; they are there."""
         found, key_of, watched, sink = self._found, self._key_of, self._lifetimes.watched, self._sink
-        self._ripen()
-        oldest = self._oldest if self._aside or self._retention.until else partial(self._idle.popitem, last=False)
+        self._ripen(count)
+        oldest = self._oldest if self._aside or self._retention.keys else partial(self._idle.popitem, last=False)
         ids = []
         for _ in range(count):
             key, block = oldest()
@@ -80,39 +85,44 @@ class LruPrefix:
 
     def _oldest(self) -> tuple[BlockKey, int]:
         """Take the block out that goes next, while some are retained or aside."""
-        ripe, idle, aside = self._ripe, self._idle, self._aside
-        while ripe:
-            number, key = heappop(ripe)
-            if key in aside and aside[key][1] == number:
-                return key, aside.pop(key)[0]
-        while idle:
+        idle, aside, ripe = self._idle, self._aside, self._ripe
+        if idle and (not ripe.keys or self._numbers.get(idle[next(iter(idle))], 0) < ripe.first[0]):
             key, block = idle.popitem(last=False)
-            if key not in self._retention.until:
-                return key, block
-            aside[key] = block, next(self._number)
-        key, (block, _) = aside.popitem(last=False)
+        else:
+            key = ripe.first[1] if ripe.keys else next(iter(aside))
+            block = aside.pop(key)
+            ripe.remove(key)
         self._retention.forget(key)
         return key, block
 
-    def _ripen(self) -> None:
-        """Retained blocks whose deadline has passed are blocks like others."""
-        for key in self._retention.expire():
+    def _ripen(self, asked: int) -> None:
+        """Retained blocks whose deadline has passed are blocks like others; not all at once if there are many."""
+        for key in self._retention.expire(asked + MAX_EXPIRED):
             if key in self._aside:
-                heappush(self._ripe, (self._aside[key][1], key))
+                self._ripe.put(key, self._numbers[self._aside[key]])
 
     def give(self, blocks: Blocks) -> None:
         key_of, idle, watched = self._key_of, self._idle, self._lifetimes.watched
+        lay = self._lay if self._retention.keys or self._aside else None
         private = []
         for block in reversed(blocks.ids):
             key = key_of.get(block)
             if key is None:
                 private.append(block)
                 continue
-            idle[key] = block
+            if lay is None:
+                idle[key] = block
+            else:
+                lay(key, block)
             if key in watched:
                 self._lifetimes.given(key)
         if private:
             self.inner.give(Blocks(tuple(reversed(private)), blocks.group))
+
+    def _lay(self, key: BlockKey, block: int) -> None:
+        """Behind all others, while some are retained or aside."""
+        (self._aside if key in self._retention.keys else self._idle)[key] = block
+        self._numbers[block] = next(self._next_number)
 
     def find(self, query: PrefixQuery) -> PrefixMatch:
         blocks: list[CachedBlock] = []
@@ -137,6 +147,7 @@ class LruPrefix:
                 del idle[key]
             elif key in aside:
                 del aside[key]
+                self._ripe.remove(key)
             else:
                 continue
             if key in watched:
@@ -165,20 +176,20 @@ class LruPrefix:
 
     def _retain(self, key: BlockKey, until: float) -> None:
         """As far as the bound allows."""
-        if key not in self._retention.until and self._retention.full():
-            self._ripen()
+        if key not in self._retention.keys and self._retention.full():
+            self._ripen(1)
             if self._retention.full():
                 return
         self._retention.prolong(key, until)
 
     def stats(self) -> AllocatorStats:
-        self._ripen()
+        self._ripen(0)
         below, lives = self.inner.stats(), self._lifetimes
         return replace(
             below,
             num_idle=below.num_idle + len(self._idle) + len(self._aside),
             num_evicted=below.num_evicted + self._num_evicted,
-            num_retained=below.num_retained + len(self._retention.until),
+            num_retained=below.num_retained + len(self._retention.keys),
             residency=lives.residency.durations,
             idle_before_evict=lives.idle_before_evict.durations,
             reuse_gap=lives.reuse_gap.durations,
@@ -194,18 +205,22 @@ class LruPrefix:
         found = {key: cached.place.block for key, cached in self._found.items()}
         if {block: key for key, block in found.items()} != self._key_of or len(found) != len(self._key_of):
             yield "lru-prefix: the blocks that keys find and the keys that blocks hold differ"
-        idle = {**{key: block for key, (block, _) in self._aside.items()}, **self._idle}
+        idle = {**self._aside, **self._idle}
         if len(idle) != len(self._idle) + len(self._aside):
             yield "lru-prefix: a block is idle twice"
         if idle.items() - found.items():
             yield f"lru-prefix: {len(idle.items() - found.items())} idle blocks are not found by their key"
         if lost := self._lifetimes.watched.keys() - found:
             yield f"lru-prefix: {len(lost)} watched blocks are not found by their key"
-        retained = self._retention.until
-        if lost := retained.keys() - found:
+        retained = self._retention.keys
+        if lost := retained - found.keys():
             yield f"lru-prefix: {len(lost)} retained blocks are not found by their key"
         if len(retained) > self._retention.most:
             yield f"lru-prefix: {len(retained)} blocks are retained, {self._retention.most} are allowed"
-        ripe = {key for number, key in self._ripe if key in self._aside and self._aside[key][1] == number}
-        if stuck := self._aside.keys() - retained.keys() - ripe:
-            yield f"lru-prefix: {len(stuck)} blocks were set aside for a retention that is over"
+        if stuck := self._aside.keys() - retained - self._ripe.keys:
+            yield f"lru-prefix: {len(stuck)} blocks are aside for a retention that is over"
+        if lost := self._ripe.keys - self._aside.keys():
+            yield f"lru-prefix: {len(lost)} keys of blocks that are not aside wait for their eviction"
+        numbers = [self._numbers.get(block, 0) for block in self._aside.values()]
+        if any(one >= other for one, other in itertools.pairwise((0, *numbers))):
+            yield "lru-prefix: what is aside does not stand in the order of its numbers"

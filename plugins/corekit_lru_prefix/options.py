@@ -28,4 +28,13 @@ def _bounded(name: str, value: Any, kind: type[float], most: float, meaning: str
     """kind: int, for what is counted; float for any number."""
     if isinstance(value, (int, kind)) and not isinstance(value, bool) and 0 <= value <= most:
         return []
-    return [f"{name} must be {'an integer ' if kind is int else ''}from 0 to {most:.7g}, got {value!r} ({meaning})"]
+    return [f"{name} must be {'an integer ' if kind is int else ''}from 0 to {most:.7g}, got {_shown(value)} ({meaning})"]
+
+
+def _shown(value: object) -> str:
+    """As Python writes it, however long it is."""
+    try:
+        shown = repr(value)
+    except ValueError:  # Python refuses to write integers of more than 4300 digits
+        return f"a {type(value).__name__} too long to write"
+    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -2,60 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush
-from itertools import count
+from collections.abc import Callable, KeysView
 
 from corekit.api import BlockKey
 
+from .ranking import Ranking
+
 
 class Retention:
-    """Invariant: at most `most` keys have a deadline, and each of them an entry in the heap that is not later than it."""
+    """Invariant: at most `most` keys have a deadline. One that has passed stays until `expire` comes to it, the earliest first."""
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self.most = most
         self._clock = clock
-        self._until: dict[BlockKey, float] = {}
-        self._heap: list[tuple[float, int, BlockKey]] = []
-        self._number = count()  # so that equal deadlines compare no keys
-
-    @property
-    def until(self) -> Mapping[BlockKey, float]:
-        """The deadline of each retained key; those that have passed may still be there until `expire`."""
-        return self._until
+        self._deadlines = Ranking()
+        self.keys: KeysView[BlockKey] = self._deadlines.keys
+        """Those that have a deadline; it changes with them."""
 
     def full(self) -> bool:
-        return len(self._until) >= self.most
+        return len(self.keys) >= self.most
 
     def prolong(self, key: BlockKey, until: float) -> None:
         """Keep the key until then, or longer if that was asked for before. A new key must find room."""
-        known = self._until.get(key)
-        if known is not None:
-            self._until[key] = max(known, until)  # its entry in the heap moves when it comes up
-            return
-        self._until[key] = until
-        if len(self._heap) > 2 * len(self._until) + 64:  # most are of forgotten keys
-            self._heap = [(deadline, next(self._number), kept) for kept, deadline in self._until.items()]
-            heapify(self._heap)
-        else:
-            heappush(self._heap, (until, next(self._number), key))
+        known = self._deadlines.rank(key)
+        if known is None or known < until:
+            self._deadlines.put(key, until)
 
     def forget(self, key: BlockKey) -> None:
-        self._until.pop(key, None)
+        self._deadlines.remove(key)
 
-    def expire(self) -> list[BlockKey]:
-        """Drop the deadlines that have passed; whose they were. Asks the clock only while something is retained."""
-        if not self._until:
+    def expire(self, most: int) -> list[BlockKey]:
+        """Drop so many of the deadlines that have passed; whose they were. Asks the clock only while something is retained."""
+        if not self.keys:
             return []
-        now, passed, heap = self._clock(), [], self._heap
-        while heap and heap[0][0] <= now:
-            key = heappop(heap)[2]
-            until = self._until.get(key)
-            if until is None:
-                continue
+        now, passed = self._clock(), list[BlockKey]()
+        while len(passed) < most and self.keys:
+            until, key = self._deadlines.first
             if until > now:
-                heappush(heap, (until, next(self._number), key))
-            else:
-                del self._until[key]
-                passed.append(key)
+                break
+            self._deadlines.remove(key)
+            passed.append(key)
         return passed

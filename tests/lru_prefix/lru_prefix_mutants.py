@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corekit_lru_prefix.layer import LruPrefix
+from corekit_lru_prefix.layer import MAX_EXPIRED, LruPrefix
 
 from corekit.api import BlockKey, Blocks, PrefixMatch, PrefixQuery
 
@@ -54,7 +54,7 @@ class RetainsNothing(LruPrefix):
 class RetainsForEver(LruPrefix):
     """A deadline that passes frees nothing."""
 
-    def _ripen(self) -> None: ...
+    def _ripen(self, asked: int) -> None: ...
 
 
 class RetainsWithoutBound(LruPrefix):
@@ -75,43 +75,59 @@ class KeepsExpiredAtTheBound(LruPrefix):
     """Deadlines that have passed still count against the bound."""
 
     def _retain(self, key: BlockKey, until: float) -> None:
-        if key in self._retention.until or not self._retention.full():
+        if key in self._retention.keys or not self._retention.full():
             self._retention.prolong(key, until)
 
 
 class ExpiredAreYoung(LruPrefix):
     """A block whose retention is over starts again behind all others."""
 
-    def _ripen(self) -> None:
-        for key in self._retention.expire():
+    def _ripen(self, asked: int) -> None:
+        for key in self._retention.expire(asked + MAX_EXPIRED):
             if key in self._aside:
-                self._idle[key] = self._aside.pop(key)[0]
+                self._lay(key, self._aside.pop(key))
+
+
+class ExpiredGoFirst(LruPrefix):
+    """A block whose retention is over goes before those that were used before it."""
+
+    def _ripen(self, asked: int) -> None:
+        super()._ripen(asked)
+        for key in self._ripe.keys:
+            self._ripe.put(key, self._numbers[self._aside[key]] - 1e9)
+
+
+class ExpiredGoLast(LruPrefix):
+    """A block whose retention is over goes when no other is left, though not after those that are retained."""
+
+    def _lay(self, key: BlockKey, block: int) -> None:
+        super()._lay(key, block)
+        if key in self._idle:
+            del self._numbers[block]
 
 
 class ExpiredInOrderOfDeadline(LruPrefix):
     """Those whose retention is over go in the order in which it ended."""
 
-    def _ripen(self) -> None:
-        for key in self._retention.expire():
+    def _ripen(self, asked: int) -> None:
+        for key in self._retention.expire(asked + MAX_EXPIRED):
             if key in self._aside:
-                number = next(self._number)
-                self._aside[key] = self._aside[key][0], number
-                self._ripe.append((number, key))
+                self._ripe.put(key, next(self._next_number) - 1e9)
 
 
 class RetainedForSure(LruPrefix):
     """Retained blocks are never evicted, though `available` counts them."""
 
     def take(self, count: int) -> Blocks | None:
-        return None if count > self.available - len(self._retention.until.keys() & {*self._idle, *self._aside}) else super().take(count)
+        return None if count > self.available - len(self._retention.keys & {*self._idle, *self._aside}) else super().take(count)
 
 
 class RetainedByDeadline(LruPrefix):
     """When only retained blocks are left, the youngest of them goes first."""
 
     def _oldest(self) -> tuple[BlockKey, int]:
-        if self._aside and not self._idle and not self._ripe:
-            key, (block, _) = self._aside.popitem()
+        if self._aside and not self._idle and not self._ripe.keys:
+            key, block = self._aside.popitem()
             self._retention.forget(key)
             return key, block
         return super()._oldest()
@@ -150,6 +166,8 @@ MUTANTS = (
     Shortens,
     KeepsExpiredAtTheBound,
     ExpiredAreYoung,
+    ExpiredGoFirst,
+    ExpiredGoLast,
     ExpiredInOrderOfDeadline,
     RetainedForSure,
     RetainedByDeadline,

@@ -54,6 +54,18 @@ def test_what_is_no_number_is_out_of_bounds(wrong: dict[str, Any]) -> None:
         LruPrefixOptions(**wrong)
 
 
+@pytest.mark.parametrize("name", ["max_retained", "sample_every"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(10**300, "1" + "0" * 56 + "..."), (10**59, "1" + "0" * 59), (10**5000, "a int too long to write"), ("9" * 80, "'" + "9" * 56 + "...")],
+    ids=["300 digits", "60 digits", "5000 digits", "a string"],
+)
+def test_a_message_is_short_however_long_the_value_is(name: str, value: Any, shown: str) -> None:
+    with pytest.raises(ValueError, match="out of bounds") as caught:
+        LruPrefixOptions(**{name: value})
+    assert f", got {shown} (" in str(caught.value)
+
+
 def test_bounds_are_legal_and_zero_is_honoured() -> None:
     for raw in ({"max_retained": 0}, {"max_retained": 0.9}, {"sample_every": 0}, {"sample_every": 2**20}):
         options = read(**raw)

@@ -88,12 +88,14 @@ def test_the_sink_hears_before_take_returns() -> None:
     ("harm", "says"),
     [
         (lambda cache: cache._key_of.popitem(), "differ"),
-        (lambda cache: cache._aside.update({next(iter(cache._idle)): (1, 0)}), "idle twice"),
+        (lambda cache: cache._aside.update({next(iter(cache._idle)): 1}), "idle twice"),
         (lambda cache: cache._idle.update({chain(9)[0]: 1}), "1 idle blocks are not found"),
         (lambda cache: cache._lifetimes.watch(chain(9)[0]), "1 watched blocks"),
         (lambda cache: cache._retention.prolong(chain(9)[0], 1e9), "1 retained blocks"),
         (lambda cache: setattr(cache._retention, "most", -1), "0 blocks are retained, -1 are allowed"),
-        (lambda cache: cache._aside.update({(first := cache._idle.popitem())[0]: (first[1], 0)}), "retention that is over"),
+        (lambda cache: cache._aside.update([cache._idle.popitem()]), "retention that is over"),
+        (lambda cache: cache._ripe.put(next(iter(cache._idle)), 1), "1 keys of blocks that are not aside"),
+        (lambda cache: cache._aside.update([cache._idle.popitem()]), "order of its numbers"),
     ],
 )
 def test_the_audit_finds_what_is_wrong(harm: object, says: str) -> None:

@@ -110,13 +110,40 @@ def test_a_retained_block_that_is_used_again_is_retained_still() -> None:
 
 
 def test_deadlines_of_evicted_blocks_do_not_pile_up() -> None:
-    """A pool that is turned over for ever, always with long retentions: what is remembered stays in proportion to the pool."""
+    """A pool that is turned over for ever, always with long retentions: what is remembered is remembered of blocks that are there."""
     clock = Clock()
     cache = layer(8, clock=clock)
     for turn in range(2000):
         cache.give(filled(cache, chain(turn, -turn), clock.now + 1e6))
         cache.give(cache.take(8) or Blocks())
-    assert len(cache._retention._heap) < 100
+    assert not cache._retention.keys and len(cache._numbers) <= 8
+
+
+def test_what_was_retained_and_is_used_again_does_not_pile_up() -> None:
+    """A pool in which nothing is ever evicted, and retentions pass: whoever is used again waits for its eviction no more."""
+    clock = Clock()
+    cache, keys = layer(8, clock=clock), chain(1, 2)
+    filled(cache, chain(3))
+    table = filled(cache, keys)
+    for _ in range(100):
+        for block, key in zip(table.ids, keys, strict=True):
+            assert cache.publish(block, key, clock.now + 1)
+        cache.give(table)
+        clock.now += 1
+        assert cache.stats().num_retained == 0 and cache._ripe.keys == {*keys}
+        table = cache.hold(cache.find(PrefixQuery(keys))) or Blocks()
+        assert len(cache._ripe.keys) == 0 and cache.audit() == []
+
+
+def test_retaining_what_nobody_uses_ends_with_its_eviction() -> None:
+    """Nobody may ask for that. If somebody does, the block goes in its turn, and takes its deadline along."""
+    clock = Clock()
+    cache, keys = layer(4, clock=clock), chain(1)
+    table = filled(cache, keys)
+    cache.give(table)
+    assert cache.publish(table.ids[0], keys[0], clock.now + 10)
+    assert cache.take(4) is not None
+    assert cache.stats().num_retained == 0 and cache.audit() == []
 
 
 def test_only_retained_and_watched_blocks_cost_a_look_at_the_clock() -> None:
