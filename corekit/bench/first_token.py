@@ -13,7 +13,7 @@ from .found import Found, interval_row
 from .machine import CpuMeter
 from .measure import Effort, measure
 from .progress import Progress
-from .stacks import Stacks, names
+from .stacks import NO_HOST, Stacks, names
 from .trace import Trace
 from .workload import Request
 
@@ -33,7 +33,7 @@ class Prompts:
 
     def settings(self, block_size: int) -> dict[str, Any]:
         """Room for three of them: one that was asked before, one that is asked, and some to spare."""
-        return {"block_allocator.num_blocks": 3 * (-(-(self.num_shared + self.num_own + 1) // block_size) + 1)}
+        return {**NO_HOST, "block_allocator.num_blocks": 3 * (-(-(self.num_shared + self.num_own + 1) // block_size) + 1)}
 
 
 class FirstToken:

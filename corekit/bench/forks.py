@@ -17,7 +17,7 @@ from .machine import CpuMeter
 from .measure import measure
 from .progress import Progress
 from .result import Row
-from .stacks import Stacks, names
+from .stacks import NO_HOST, Stacks, names
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
@@ -36,7 +36,7 @@ class Samples:
         """Room for all samples even if they shared nothing: what is counted is what they need, not what there is."""
         span = -(-(self.num_prompt_tokens + self.num_output_tokens) // block_size) + 1
         most = max(self.counts)
-        return {"block_allocator.num_blocks": most * span, "scheduler.max_num_seqs": most}
+        return {**NO_HOST, "block_allocator.num_blocks": most * span, "scheduler.max_num_seqs": most}
 
 
 class PeakPolicy:

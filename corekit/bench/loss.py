@@ -19,7 +19,7 @@ from .load import closed_loop
 from .machine import CpuMeter
 from .measure import Effort, measure
 from .progress import Progress
-from .stacks import Stacks, names
+from .stacks import NO_HOST, Stacks, names
 from .steps import StepLog
 from .trace import figures
 from .workload import Request, Workload
@@ -42,7 +42,7 @@ class Distinct:
 
     def settings(self, block_size: int) -> dict[str, Any]:
         """A pool that two rounds fill, so that every further block evicts another."""
-        return {"block_allocator.num_blocks": 2 * self.num_requests * (-(-(self.num_prompt_tokens + self.num_output_tokens) // block_size) + 1)}
+        return {**NO_HOST, "block_allocator.num_blocks": 2 * self.num_requests * (-(-(self.num_prompt_tokens + self.num_output_tokens) // block_size) + 1)}
 
     def round(self, number: int, num_ids: int) -> tuple[Request, ...]:
         random = Random(f"loss {self.seed} {number}")

@@ -22,7 +22,7 @@ from .machine import CpuMeter
 from .measure import measure
 from .planning import InstantExecutor
 from .progress import Progress
-from .stacks import NO_MODEL, Stacks
+from .stacks import NO_HOST, NO_MODEL, Stacks
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
@@ -44,6 +44,7 @@ class Room:
         span = -(-lengths.longest // block_size)
         return {
             **NO_MODEL,
+            **NO_HOST,
             "model.options": {"context_length": max(lengths.longest + 1, 2)},
             "scheduler.max_num_seqs": self.seats,
             "scheduler.max_num_batched_tokens": 2048,

@@ -26,6 +26,8 @@ NO_MODEL: Mapping[str, Any] = {
     "block_allocator.kv_dtype": "auto",
 }
 """What a configuration needs so that its layers can be built without its model."""
+NO_HOST: Mapping[str, Any] = {"scheduler.preemption": "auto"}
+"""What a configuration needs so that its layers can be taken without the host tier."""
 NOMINAL_BYTES = 4096
 """Of a block, where there is no pool."""
 

@@ -19,7 +19,7 @@ _MEMORY = ("samples", "waste", "pressure", "cost")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _common_options = options_of(
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=20261130, show_default=True, help="Seed of what is made up: prompts, traces, lengths."),
-    click.option("--quick", is_flag=True, help="Small sizes, to see that it runs; its figures mean nothing."),
+    click.option("--quick", is_flag=True, help="Small sizes, two pairs and no retries, to see that it runs; its figures mean nothing."),
 )
 
 

@@ -55,7 +55,13 @@ def configure(target: str | None, overrides: tuple[str, ...]) -> Configure:
 def effort(options: dict[str, Any]) -> Effort:
     from corekit.bench.measure import Effort
 
-    return Effort(warmup=options["warmup"], reps=options["reps"], retries=options["retries"], max_foreign=options["max_foreign"])
+    quick = options.get("quick", False)
+    return Effort(
+        warmup=options["warmup"],
+        reps=min(options["reps"], 2) if quick else options["reps"],
+        retries=0 if quick else options["retries"],
+        max_foreign=options["max_foreign"],
+    )
 
 
 def report(run: Callable[[], Result], options: dict[str, Any]) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from corekit.api import BlockAllocator, BuildContext, SupportsPrefixCache, SupportsSwap
+from corekit.api import BlockAllocator, BuildContext, SupportsEvictionSink, SupportsPrefixCache, SupportsSwap
 
 from .config import Config
 from .errors import ConfigError, ended, place_of
@@ -30,12 +30,18 @@ def build_stack(parts: Sequence[Part], context: BuildContext) -> BlockAllocator:
     names = [part.name for part in parts]
     owners: dict[str, int] = {}
     """Ability -> where the lowest layer that has it stands."""
+    sink: int | None = None
+    """Where the last layer stands that tells of evictions."""
     for at, part in reversed(list(enumerate(parts))):
         try:
             layer: BlockAllocator = part.build(replace(context, inner=inner))
         except ValueError as error:
             raise ConfigError(f"{part.place} = {names}: {part.candidate}: {error}") from error
         _check_stands(part, layer, inner, names)
+        if isinstance(layer, SupportsEvictionSink):
+            sink = at
+        elif sink is not None and swaps(layer) and inner is not None and not swaps(inner) and not isinstance(inner, SupportsEvictionSink):
+            raise ConfigError(_hidden(parts[at + 1], "the eviction sink", names, at + 1, sink))
         for ability, has in ABILITIES.items():
             if has(layer):
                 owners.setdefault(ability, at)
@@ -60,7 +66,7 @@ def check_swap(config: Config, parts: Sequence[Part], stack: BlockAllocator) -> 
 
 
 def _hidden(part: Part, ability: str, names: Sequence[str], at: int, owner: int) -> str:
-    order = [*names[:at], *names[at + 1 : owner + 1], names[at], *names[owner + 1 :]]
+    order = [*names[:at], *names[at + 1 : -1], names[at], names[-1]]  # over the bottom alone it can hide nothing
     advice = f"Put it beneath: {order}" if owner + 1 < len(names) else "Leave it out: it cannot stand beneath a bottom"
     said = f"{part.place} = {list(names)}: {part.candidate} hides {ability} of {names[owner]} beneath it, which would be disabled. {advice}"
     return f"{said}. A layer that passes it on has to show its members: what __getattr__ answers is not seen"

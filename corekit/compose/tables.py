@@ -201,5 +201,12 @@ ELSEWHERE: Mapping[str, str] = {
     "port": "[frontend.options] port",
     "served_model_name": "[frontend.options] served_model_names",
     "swap_space": "[block_allocator.options.cpu-swap] swap_space_gib",
+    "swap_space_gib": "[block_allocator.options.cpu-swap] swap_space_gib",
+    "num_host_blocks": "[block_allocator.options.cpu-swap] num_host_blocks",
+    "cache_share": "[block_allocator.options.cpu-swap] cache_share",
+    "max_retained": "[block_allocator.options.lru-prefix] max_retained",
+    "sample_every": "[block_allocator.options.lru-prefix] sample_every",
+    "cache_retention": "a field of each request",
+    "cache_salt": "a field of each request",
 }
-"""Where other engines' names for a setting live here."""
+"""Where other engines' names for a setting live here, and what belongs to a layer or to a request."""

@@ -173,6 +173,8 @@ class Swapping(Hiding):
 
 LRU, PLAIN = layer("lru", lambda context: Caching(context.inner)), layer("plain", lambda context: Hiding(context.inner))
 HIDING_LRU = layer("lru", lambda context: type("Lru", (Hiding,), {"prefix_cache": True})(context.inner))
+TELLING = layer("telling", lambda context: type("Telling", (Caching,), {"set_sink": lambda self, sink: None})(context.inner))
+PASSING = layer("passing", lambda context: type("Passing", (Hiding,), {"prefix_cache": True})(context.inner))  # but not the eviction sink
 SWAP, NO_SWAP = layer("swap", lambda context: Swapping(context.inner)), layer("swap", lambda context: Swapping(context.inner, 0))
 
 
@@ -183,6 +185,7 @@ SWAP, NO_SWAP = layer("swap", lambda context: Swapping(context.inner)), layer("s
         ([PLAIN, LRU, FREE], "plain", "the prefix cache", "lru", ["lru", "plain", "free"]),
         ([PLAIN, SWAP, LRU, FREE], "plain", "the prefix cache", "lru", ["swap", "lru", "plain", "free"]),
         ([HIDING_LRU, SWAP, SWAP, FREE], "lru", "the swap space", "swap", ["swap", "swap", "lru", "free"]),
+        ([SWAP, PASSING, TELLING, FREE], "passing", "the eviction sink", "telling", ["swap", "telling", "passing", "free"]),
     ],
 )
 def test_a_layer_that_hides_what_one_beneath_can_do_is_in_the_wrong_place(stack: list[Part], hider: str, ability: str, owner: str, order: list[str]) -> None:
@@ -200,7 +203,9 @@ def test_what_a_bottom_can_do_may_not_be_hidden_either() -> None:
         build_stack([PLAIN, bottom], CONTEXT)
 
 
-@pytest.mark.parametrize("stack", [[SWAP, LRU, FREE], [SWAP, FREE], [HIDING_LRU, NO_SWAP, FREE], [PLAIN, PLAIN, FREE]])
+@pytest.mark.parametrize(
+    "stack", [[SWAP, LRU, FREE], [SWAP, FREE], [HIDING_LRU, NO_SWAP, FREE], [PLAIN, PLAIN, FREE], [SWAP, TELLING, FREE], [PASSING, TELLING, FREE]]
+)
 def test_what_hides_nothing_may_stand_anywhere(stack: list[Part]) -> None:
     build_stack(stack, CONTEXT)
 
