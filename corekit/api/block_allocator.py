@@ -154,8 +154,8 @@ class BlockAllocator(Protocol):
         """The block is full and will not change. False: another block holds that key already, this one stays private.
 
         retain_until: seconds of `BuildContext.clock`; until then other blocks are evicted first, as far as the layer allows
-        that. A used block that holds the key already may be published again to retain it longer; a retention is never
-        shortened. None asks for nothing.
+        that. It is the key that is retained, whichever block holds it and whatever is answered, and a used block that holds
+        it already may be published again to retain it longer; a retention is never shortened. None asks for nothing.
         """
         ...
 

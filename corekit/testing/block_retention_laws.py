@@ -66,6 +66,19 @@ class RetentionLaws(StackKit):
                 ledger.take(NUM_BLOCKS - 1)
                 assert ledger.cached(old), f"{said}: it was evicted before others"
 
+    def test_the_key_is_retained_whoever_holds_it(self) -> None:
+        """Computed again while an idle block holds it, so that publish answers False: the block that is found is retained."""
+        for make in self.retaining():
+            ledger, (old,), young = make(NUM_BLOCKS), key_chain(1), key_chain(2, 3)
+            ledger.give(ledger.fill([old]))
+            (block,) = ledger.take(1) or [0]
+            ledger.publish(block, old, ledger.clock.now + 10)
+            ledger.give([block])
+            assert ledger.stack.stats().num_retained == 1, "publish was asked to retain a key that an idle block holds, and num_retained is 0"
+            ledger.give(ledger.fill(young))
+            ledger.take(NUM_BLOCKS - 1)
+            assert ledger.cached(old), "a key that was to be retained was evicted while others were there that nobody retains"
+
     def test_a_retention_ends(self) -> None:
         """When its time has come by the context's clock, the block is one like any other."""
         for make in self.retaining():

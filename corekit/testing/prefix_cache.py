@@ -86,11 +86,12 @@ class PlainPrefixCache:
         return Blocks(tuple(cached.place.block for cached in match.blocks))
 
     def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
-        if self._block_of.setdefault(key, block) != block:
+        holder = self._block_of.setdefault(key, block)
+        if retain_until is not None:
+            self._until[holder] = max(retain_until, self._until.get(holder, retain_until))
+        if holder != block:
             return False
         assert self._key_of.setdefault(block, key) is key, f"block {block} is published a second time, under another key: a full block has one"
-        if retain_until is not None:
-            self._until[block] = max(retain_until, self._until.get(block, retain_until))
         return True
 
     def stats(self) -> AllocatorStats:

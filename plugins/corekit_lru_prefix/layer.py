@@ -168,11 +168,22 @@ class LruPrefix:
                 if not self._gap:
                     self._lifetimes.watch(key)
                     self._gap = self._lifetimes.gap()
-        elif there.place.block != block:
-            return False
         if retain_until is not None:
             self._retain(key, retain_until)
-        return True
+            if there is not None and key in self._retention.keys:
+                self._renew(key, there.place.block)
+        return there is None or there.place.block == block
+
+    def _renew(self, key: BlockKey, block: int) -> None:
+        """Somebody computed again what an idle block holds, and wants it to stay: that is a use of it."""
+        if key in self._idle:
+            del self._idle[key]
+        elif key in self._aside:
+            del self._aside[key]
+            self._ripe.remove(key)
+        else:
+            return
+        self._lay(key, block)
 
     def _retain(self, key: BlockKey, until: float) -> None:
         """As far as the bound allows."""

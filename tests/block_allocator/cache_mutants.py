@@ -182,6 +182,13 @@ class LastWordCounts(PlainPrefixCache):
         return super().publish(block, key, retain_until)
 
 
+class RetainsItsOwn(PlainPrefixCache):
+    """What another block holds already is not retained."""
+
+    def publish(self, block: int, key: BlockKey, retain_until: float | None = None) -> bool:
+        return self._block_of.get(key, block) == block and super().publish(block, key, retain_until)
+
+
 class NeverEnds(PlainPrefixCache):
     """Looks at a clock of its own."""
 
@@ -210,5 +217,6 @@ CACHE_MUTANTS = [
     (Locks, "test_retention_blocks_nothing"),
     (RetainsNothing, "test_what_is_retained_goes_last"),
     (LastWordCounts, "test_a_retention_grows_and_never_shrinks"),
+    (RetainsItsOwn, "test_the_key_is_retained_whoever_holds_it"),
     (NeverEnds, "test_a_retention_ends"),
 ]

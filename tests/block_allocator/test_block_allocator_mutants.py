@@ -17,7 +17,7 @@ ABILITIES = {
 }
 WASTEFUL = (
     *("Sorts", "HidesCache", "Backwards", "Touches", "RootsFirst", "IdleFirst", "AlwaysCopies", "NoSlots", "NoInner", "Searches"),
-    *("DropsRetention", "RetainsNothing", "LastWordCounts", "NeverEnds"),
+    *("DropsRetention", "RetainsNothing", "RetainsItsOwn", "LastWordCounts", "NeverEnds"),
 )
 """They do too much, or too little for others; no request reads what is not its own."""
 UNASKED = ("BelievesMatches", "BelievesHostMatches", "ByHash", "ByFields", "SilentEviction")

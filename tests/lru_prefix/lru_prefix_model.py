@@ -131,9 +131,12 @@ class Model:
         assert answer == (holder == block), f"publish of block {block} answered {answer}; block {holder} holds that key"
         if answer:
             self.key_of[block] = key
-            retained = self.retained()
-            if until is not None and (key in retained or len(retained) < self.most):
-                self.until[key] = max(until, self.until.get(key, until))
+        retained = self.retained()
+        if until is not None and (key in retained or len(retained) < self.most):
+            self.until[key] = max(until, self.until.get(key, until))
+            if holder in self.idle_since:  # computed again: a use of it
+                self.num_given += 1
+                self.idle_since[holder] = self.num_given
 
     def give(self, table: Sequence[int]) -> None:
         self.owners.subtract(table)
