@@ -51,7 +51,7 @@ def test_the_log_line_is_the_one_of_the_page(caplog: pytest.LogCaptureFixture) -
     host = {"num_host_blocks": 1000, "memory": AllocatorStats(num_host_used=500, num_host_cached=469), "num_swap_preemptions": 1}
     _write(EngineStats(**pool, **none), EngineStats(**pool, **some, **host), 10)
     (line,) = caplog.records
-    assert f"```text\n{line.getMessage()}\n```" in PAGE
+    assert f"```\n{line.getMessage()}\n```" in PAGE
     fields = re.findall(r"`(\w+)`", PAGE.partition("the same are fields: ")[2].partition(".")[0])
     assert len(fields) == 5
     assert all(hasattr(line, field) for field in fields)

@@ -47,9 +47,10 @@ def test_there_are_five_recipes_at_least_and_each_is_tested() -> None:
 
 
 def changes_who_runs_next(kitchen: Path) -> None:
-    prompts = ["a prompt that is long", "a short one", "tiny"]
+    """The first is the shortest, so it runs first whether or not the others have come by then; meanwhile they do."""
+    prompts = ["a", "a prompt that is long", "a short one", "tiny"]
     ended = asyncio.run(runpy.run_path("shortest.py")["main"](prompts))
-    assert ended == [prompts[2], prompts[1], prompts[0]]
+    assert ended == [prompts[0], prompts[3], prompts[2], prompts[1]]
 
 
 def writes_a_line_for_every_request(kitchen: Path) -> None:
