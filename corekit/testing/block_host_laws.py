@@ -29,8 +29,7 @@ class HostLaws(StackKit):
             ledger = make(NUM_BLOCKS)
             table = ledger.fill(key_chain(1, 2)) if ledger.caches else ledger.take(2) or []
             table += ledger.take(1) or []
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             ledger.give(ledger.take(NUM_BLOCKS) or [])
             assert ledger.swap_in(ticket) is not None, "swap_in refused although the whole device is available"
 
@@ -56,8 +55,7 @@ class HostLaws(StackKit):
             if not ledger.caches:
                 continue
             table = ledger.fill(chain)
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             for _ in range(2):
                 match = ledger.find(chain)
                 assert len(match.blocks) == 2, f"of 2 parked keys {len(match.blocks)} are found"
@@ -85,8 +83,7 @@ class HostLaws(StackKit):
             if not ledger.caches:
                 continue
             table = ledger.fill(chain)
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             ledger.give(ledger.take(NUM_BLOCKS) or [])
             back = ledger.swap_in(ticket)
             found = [cached.place for cached in ledger.find(chain).blocks]
@@ -154,8 +151,7 @@ class HostLaws(StackKit):
         for make in self.swapping() if "reservation" in self.abilities else ():
             ledger, chain = make(NUM_BLOCKS), key_chain(1, 2)
             table = ledger.fill(chain)
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             back = ledger.swap_in(ticket)
             assert back == table, f"blocks {table} were parked, nothing was taken meanwhile, and {back} came back"
             assert not ledger.num_copied, f"{ledger.num_copied} copies were made for two blocks that never left the device"
@@ -226,8 +222,7 @@ class HostLaws(StackKit):
         for make in self.swapping():
             ledger = make(NUM_BLOCKS)
             table = ledger.take(3) or []
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             others = ledger.take(NUM_BLOCKS - 1) or []
             assert ledger.swap_in(ticket) is None, "swap_in of 3 private blocks with 1 available must be None"
             ledger.give(others)
@@ -239,8 +234,7 @@ class HostLaws(StackKit):
             ledger = make(NUM_BLOCKS)
             table = ledger.fill(key_chain(1, 2)) if ledger.caches else ledger.take(2) or []
             table += ledger.take(2) or []
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             others = ledger.take(NUM_BLOCKS - 3) or []
             for _ in range(2):
                 assert ledger.swap_in(ticket) is None, "swap_in of 4 blocks with 3 available must be None"
@@ -269,6 +263,13 @@ def _parked(ledger: Ledger, table: list[int]) -> Ticket:
     return ticket
 
 
+def _put_away(ledger: Ledger, table: list[int]) -> Ticket:
+    """Parked, and given back."""
+    ticket = _parked(ledger, table)
+    ledger.give(table)
+    return ticket
+
+
 def _siblings(ledger: Ledger, chain: Sequence[BlockKey]) -> tuple[list[int], list[Ticket]]:
     """Two tables of the same blocks are parked, one after the other."""
     table = ledger.fill(chain)
@@ -292,8 +293,7 @@ def _full_host(make: Callable[[int], Ledger]) -> Iterator[tuple[Ledger, list[Blo
         keys = [key_chain(name)[0] for name in range(100, 100 + min(ledger.swap.num_host_blocks, MOST))]
         for key in keys:
             table = ledger.fill([key])
-            ticket = _parked(ledger, table)
-            ledger.give(table)
+            ticket = _put_away(ledger, table)
             _churn(ledger)
             ledger.drop(ticket)
         yield ledger, keys
