@@ -31,6 +31,10 @@ class StepStats:
     """Blocks copied before it: forks, parking, and coming back."""
     memory: AllocatorStats = field(default_factory=AllocatorStats)
     """Blocks by state, once it was committed."""
+    plan_time: float = 0.0
+    """When its planning began, as `time.perf_counter` has it: with steps in flight, before the step before it was committed."""
+    num_blocks: int = 0
+    """Blocks of the pool, whoever has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

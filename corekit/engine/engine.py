@@ -12,8 +12,8 @@ from typing import NamedTuple
 from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestStats, StepResult, StepStats
 
 from .events import SampleDelta
+from .flight import Flight
 from .request import Group, NewRequest
-from .row import Row
 from .scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -28,22 +28,6 @@ class Abort(NamedTuple):
     request_id: str
     sample: int | None
     reason: FinishReason
-
-
-class Flight(NamedTuple):
-    """A submitted step that was not collected yet."""
-
-    number: int
-    rows: list[Row]
-    num_tokens: int
-    num_copies: int
-    num_crossings: int
-    """Of num_copies: those between device and host."""
-    num_preempted: int
-    """By its plan, and by plans before it that came to no step."""
-    num_swapped: int
-    plan_seconds: float
-    submit_seconds: float
 
 
 class Engine:
@@ -210,6 +194,7 @@ class Engine:
             num_crossings=sum(source.on_host != target.on_host for source, target in step_input.copies),
             num_preempted=preempted,
             num_swapped=swapped,
+            plan_time=began,
             plan_seconds=planned - began,
             submit_seconds=submitting + perf_counter() - sampled,
         )
@@ -247,6 +232,8 @@ class Engine:
                 num_swapped=flight.num_swapped,
                 num_copies=flight.num_copies,
                 memory=scheduler.blocks.stats(),
+                plan_time=flight.plan_time,
+                num_blocks=scheduler.limits.num_blocks,
             )
             self._observe("on_step", stats)
 

@@ -139,6 +139,9 @@ def test_observers_hear_of_steps_and_requests() -> None:
     run(engine)
     assert sum(s.num_output_tokens for s in book.steps) == 5
     assert sum(s.num_tokens for s in book.steps) == 3 + 3 + 2
+    assert {s.num_blocks for s in book.steps} == {32}
+    for earlier, later in itertools.pairwise(book.steps):
+        assert earlier.plan_time + earlier.plan_seconds + earlier.submit_seconds <= later.plan_time, "one thread plans"
     first, second = book.requests
     assert (first.request_id, first.num_samples, first.num_output_tokens, first.finish_reason) == ("a", 2, 2, "length")
     for stats in book.requests:
