@@ -3,7 +3,7 @@
 One file per slot; `slots` lists them, `hookspecs` has one hook each, `provider` says how a part is built.
 """
 
-from .attention_backend import AttentionBackend, AttentionPlan, BatchLayout, GroupLayout, KvPlan, LayerSpec
+from .attention_backend import AttentionBackend, AttentionPlan, BatchLayout, GroupLayout, KvPlan, KvTensor, KvView, LayerSpec, SupportsKvWrite
 from .block_allocator import (
     AllocatorStats,
     BlockAllocator,
@@ -28,13 +28,14 @@ from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts, S
 from .hookspecs import GROUP, hookimpl
 from .http_route import HttpRoute, Route
 from .logits_processor import LogitsProcessor, NewSample, RowProcessor
-from .model import Attend, Model, ModelInputs, ModelSpec, Shard, SupportsDrafts, WeightSource
+from .model import Attend, Model, ModelInputs, ModelSpec, Shard, StoredTensor, SupportsDrafts, SupportsStored, SupportsThreadPool, WeightSource
 from .observer import Observer, RequestStats, StepStats
 from .ordering import WaitingOrder, plan_in_order
 from .provider import BuildContext, Provider, never
 from .sampler import Biases, Logprobs, Penalties, Sampled, Sampler, SamplingBatch, SupportsLogprobs
 from .scheduler_policy import PASSED_OVER, Grant, PreemptMode, Reason, Refusal, RequestState, RequestView, SchedulerPolicy, StepPlan, SupportsAccounting
 from .slots import SLOTS, Slot
+from .thread_pool import ThreadPool, include_dir
 from .tokenizer import ChatPrompt, TokenDecoder, Tokenizer
 from .tool_format import ToolDelta, ToolFormat, ToolParser
 from .types import API_VERSION, CompletionOutput, FinishReason, Prompt, RequestOutput, SamplingParams, TokenLogprob
@@ -75,6 +76,8 @@ __all__ = [
     "HttpRoute",
     "InvalidRequest",
     "KvPlan",
+    "KvTensor",
+    "KvView",
     "LayerSpec",
     "LogitsProcessor",
     "Logprobs",
@@ -113,14 +116,19 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "StepStats",
+    "StoredTensor",
     "SupportsAccounting",
     "SupportsAudit",
     "SupportsBind",
     "SupportsDrafts",
     "SupportsEvictionSink",
+    "SupportsKvWrite",
     "SupportsLogprobs",
     "SupportsPrefixCache",
+    "SupportsStored",
     "SupportsSwap",
+    "SupportsThreadPool",
+    "ThreadPool",
     "Ticket",
     "TokenDecoder",
     "TokenLogprob",
@@ -133,6 +141,7 @@ __all__ = [
     "Worker",
     "WorkerFactory",
     "hookimpl",
+    "include_dir",
     "never",
     "plan_in_order",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from .block_allocator import Copy
 
@@ -107,4 +107,49 @@ class AttentionBackend(Protocol):
         query [tokens, num_heads, key_dim], key [tokens, num_kv_heads, key_dim], value [tokens, num_kv_heads, value_dim],
         sinks [num_heads] -> [tokens, num_heads, value_dim]. No host synchronisation; safe to repeat with equal arguments.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvTensor:
+    """Where the keys, or the values, of one layer lie. Strides count elements.
+
+    The element of (block, head, token in the block, dim) is at block * block_stride + head * head_stride
+    + (token // token_group) * token_stride + token % token_group + (dim // dim_group) * dim_stride + dim % dim_group.
+    At most one of the two groups is more than 1: pairs that a processor multiplies at once lie side by side.
+    """
+
+    address: int
+    """Of block 0."""
+    block_stride: int
+    head_stride: int
+    token_stride: int
+    dim_stride: int
+    token_group: int = 1
+    dim_group: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvView:
+    """The KV pool of one layer, for a model that writes keys and values itself. Valid as long as the backend lives."""
+
+    key: KvTensor
+    value: KvTensor
+    dtype: str
+    """By torch's name: "float32" or "bfloat16"."""
+    block_size: int
+    num_blocks: int
+    """The null block included: slots are below num_blocks * block_size."""
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+@runtime_checkable
+class SupportsKvWrite(Protocol):
+    """Optional: a model may write keys and values to the pools itself, in the step's slots, and then call `run` with None for both."""
+
+    @property
+    def kv_views(self) -> tuple[KvView | None, ...]:
+        """One for each layer, None for those without a cache of their own; from `allocate_kv` on always the same object."""
         ...

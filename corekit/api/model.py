@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from .attention_backend import LayerSpec
+from .attention_backend import KvView, LayerSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
 
 
@@ -47,6 +49,34 @@ class WeightSource(Protocol):
 
     def tokenizer_files(self) -> Mapping[str, bytes]:
         """File name to content: `tokenizer.json`, `tokenizer_config.json` and what else a tokenizer reads. May be empty."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """A tensor in the very bytes that the file has for it."""
+
+    name: str
+    """That of Hugging Face, as in `tensors()`."""
+    type_name: str
+    """GGUF's word for the format: "Q4_1", "Q8_0", "F32", "BF16" ..."""
+    shape: tuple[int, ...]
+    """Of the tensor in elements; rows first."""
+    rows: npt.NDArray[np.uint8]
+    """[rows, bytes per row], rows in the order that the model has; mapped from the file where it can be."""
+
+
+@runtime_checkable
+class SupportsStored(Protocol):
+    """Optional for weight sources: gives packed weights as they lie in the file, for kernels that compute on them."""
+
+    @property
+    def stored_types(self) -> Mapping[str, str]:
+        """Name of each tensor -> its type, as in `StoredTensor`. Reads nothing."""
+        ...
+
+    def stored_tensors(self) -> Iterator[StoredTensor]:
+        """Every tensor once, in the file's order. Progress is shown while it runs."""
         ...
 
 
@@ -92,6 +122,16 @@ class Attend(Protocol):
         """Shapes as in `AttentionBackend.run`."""
         ...
 
+    @property
+    def kv_views(self) -> tuple[KvView | None, ...] | None:
+        """Where a model may write keys and values itself, before it calls with None for both; None: it passes them. See `SupportsKvWrite`."""
+        ...
+
+    @property
+    def slot_mappings(self) -> tuple[Tensor, ...]:
+        """One for each group of layers, as `GroupLayout.slot_mapping`: where the step's tokens are written."""
+        ...
+
 
 class Model(Protocol):
     """The maths of one forward pass. Holds weights and no request; all KV lies behind `attend`."""
@@ -124,3 +164,11 @@ class SupportsDrafts(Protocol):
     def draft(self, token_ids: Sequence[int], count: int) -> Sequence[int]:
         """At most `count` guesses for what follows token_ids."""
         ...
+
+
+@runtime_checkable
+class SupportsThreadPool(Protocol):
+    """Optional: says whether the model computes on the rank's `ThreadPool`; torch is then left one thread, so that no two pools wait for each other."""
+
+    @property
+    def uses_thread_pool(self) -> bool: ...

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from .block_allocator import BlockAllocator, CopyJournal
 from .executor import WorkerFactory
 from .model import ModelSpec, WeightSource
+from .thread_pool import ThreadPool
 from .tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -36,7 +37,10 @@ class BuildContext:
     """Of weights and activations, by torch's name."""
     kv_dtype: str = "float32"
     quantization: str = "none"
+    """ "none": weights in `dtype`; "stored": packed formats of the file as they are, the rest in `dtype`; "int8": linear layers in 8 bits per channel."""
     threads: int = 0
+    pool: ThreadPool | None = None
+    """The rank's threads for native code; None where corekit was installed without."""
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int = 0

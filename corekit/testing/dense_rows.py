@@ -33,6 +33,19 @@ class Call:
     sinks: Tensor | None
 
 
+class _Attention:
+    """What the model calls: it passes keys and values, since there is no pool to write them to."""
+
+    kv_views = None
+    slot_mappings: tuple[Tensor, ...] = ()
+
+    def __init__(self, rows: DenseRows, pieces: Sequence[Piece]) -> None:
+        self._rows, self._pieces = rows, pieces
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, *, sinks: Tensor | None = None) -> Tensor:
+        return self._rows.attend(self._pieces, Call(layer=layer, query=query, key=key, value=value, sinks=sinks))
+
+
 class DenseRows:
     """Rows of one model. Invariant: a row's cache holds exactly the tokens that were computed for it, whatever was beside them."""
 
@@ -52,13 +65,13 @@ class DenseRows:
         positions = torch.cat([torch.arange(len(piece.tokens)) + self._num_computed.get(piece.row, 0) + piece.shift for piece in pieces])
         self.inputs = ModelInputs(token_ids=torch.tensor([token for piece in pieces for token in piece.tokens]), positions=positions)
 
-        def attend(layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, *, sinks: Tensor | None = None) -> Tensor:
-            self.calls.append(Call(layer=layer, query=query, key=key, value=value, sinks=sinks))
-            faults = _call_faults(self.calls[-1], self.model.spec.layers[layer], len(positions))
-            assert not faults, f"attend was called for layer {layer} with what the spec does not say: {'; '.join(faults)}"
-            return self._attend(pieces, layer, query, key, value, sinks)
+        return self.model.forward(self.inputs, _Attention(self, pieces))
 
-        return self.model.forward(self.inputs, attend)
+    def attend(self, pieces: Sequence[Piece], call: Call) -> Tensor:
+        self.calls.append(call)
+        faults = _call_faults(call, self.model.spec.layers[call.layer], sum(len(piece.tokens) for piece in pieces))
+        assert not faults, f"attend was called for layer {call.layer} with what the spec does not say: {'; '.join(faults)}"
+        return self._attend(pieces, call.layer, call.query, call.key, call.value, call.sinks)
 
     def step(self, *pieces: Piece) -> list[Tensor]:
         """Compute these pieces; the logits of all their tokens, piece by piece."""

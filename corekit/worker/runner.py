@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corekit.api import AttentionBackend, AttentionPlan, BatchLayout, Copy, GroupLayout, KvPlan, Model, ModelInputs
+from corekit.api import AttentionBackend, AttentionPlan, BatchLayout, Copy, GroupLayout, KvPlan, KvView, Model, ModelInputs, SupportsKvWrite
 
 from .batch import Batch
 from .faults import isolate
@@ -39,11 +39,13 @@ class Runner:
         self._scorer = scorer
         self._device = torch.device(device)
         self._block_size = 0
+        self._kv_views: tuple[KvView | None, ...] | None = None
         self._part = ""
 
     def allocate_kv(self, plan: KvPlan) -> None:
         self._attention.allocate_kv(plan)
         self._block_size = plan.block_size
+        self._kv_views = self._attention.kv_views if isinstance(self._attention, SupportsKvWrite) else None
 
     def copy(self, copies: tuple[Copy, ...]) -> Stopwatch | None:
         """Before anything else of the step, and how long it takes. None: nothing was copied."""
@@ -82,7 +84,7 @@ class Runner:
         inputs, layout = self._pack(batch, rows, counts, query_start_loc)
         self._part = f"attention_backend {type(self._attention).__name__}.plan"
         plan = self._attention.plan(layout)
-        attend = _Attention(self._attention, plan)
+        attend = _Attention(self._attention, plan, self._kv_views, tuple(group.slot_mapping for group in layout.groups))
         try:
             hidden = self._model.forward(inputs, attend)
         except Exception:
@@ -158,10 +160,11 @@ class Runner:
 class _Attention:
     """What a model calls. `failed`: the backend has raised, so the fault is not the model's."""
 
-    __slots__ = ("_plan", "_run", "failed")
+    __slots__ = ("_plan", "_run", "failed", "kv_views", "slot_mappings")
 
-    def __init__(self, attention: AttentionBackend, plan: AttentionPlan) -> None:
+    def __init__(self, attention: AttentionBackend, plan: AttentionPlan, kv_views: tuple[KvView | None, ...] | None, slots: tuple[Tensor, ...]) -> None:
         self._run, self._plan, self.failed = attention.run, plan, False
+        self.kv_views, self.slot_mappings = kv_views, slots
 
     def __call__(self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, *, sinks: Tensor | None = None) -> Tensor:
         try:

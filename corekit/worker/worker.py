@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from corekit.api import AttentionBackend, KvPlan, Model, RowMasks, Sampler, StepInput, StepResult, SupportsDrafts
+from corekit.api import AttentionBackend, KvPlan, Model, RowMasks, Sampler, StepInput, StepResult, SupportsDrafts, SupportsThreadPool
 
 from .batch import plan_batch
 from .draws import plan_draws
@@ -25,7 +25,8 @@ class RankWorker:
 
     def __init__(self, *, model: Model, attention: AttentionBackend, sampler: Sampler, device: str, threads: int) -> None:
         if threads > 0:
-            torch.set_num_threads(threads)
+            on_pool = isinstance(model, SupportsThreadPool) and model.uses_thread_pool
+            torch.set_num_threads(1 if on_pool else threads)
         self._model = model
         self._attention = attention
         self._sampler = sampler

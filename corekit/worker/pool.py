@@ -1,0 +1,52 @@
+"""The rank's threads for native code. Knows no kernel; the threads themselves are in `csrc/pool`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._pool import Pool
+
+SPIN = 200
+"""Pauses before a thread sleeps: some ten microseconds, which bridges the gap between two calls of one step and no more."""
+
+
+class NativePool:
+    """A `ThreadPool`. Pickled as its number of threads: another process has threads of its own."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._pool: Pool | None = None
+
+    @property
+    def num_threads(self) -> int:
+        return self._num_threads
+
+    @property
+    def address(self) -> int:
+        if self._pool is None:
+            from ._pool import Pool
+
+            self._pool = Pool(self._num_threads, SPIN)
+        return self._pool.address
+
+    def __reduce__(self) -> tuple[type[NativePool], tuple[int]]:
+        return NativePool, (self._num_threads,)
+
+
+def open_pool(num_threads: int) -> NativePool | None:
+    """None where corekit was installed without native code."""
+    try:
+        from . import _pool  # noqa: F401
+    except ImportError:
+        return None
+    return NativePool(num_threads)
+
+
+def computes_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 numbers itself; elsewhere they are no faster than float32, only smaller."""
+    try:
+        from ._pool import has_bfloat16
+    except ImportError:
+        return False
+    return has_bfloat16()

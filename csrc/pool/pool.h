@@ -1,0 +1,68 @@
+// Threads that wait for work with a short spin and then sleep, so that two pools or a busy neighbour never fight for a core.
+// Knows no work. Linux futexes; elsewhere a condition variable.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "corekit/pool.h"
+
+namespace corekit {
+
+// A counter that threads wait on until it moves.
+class Gate {
+public:
+    uint32_t seen() const { return value_.load(std::memory_order_acquire); }
+    void wait_beyond(uint32_t seen, int spin);
+    void open();
+
+private:
+    alignas(64) std::atomic<uint32_t> value_{0};
+    alignas(64) std::atomic<uint32_t> num_sleepers_{0};
+#ifndef __linux__
+    std::mutex mutex_;
+    std::condition_variable moved_;
+#endif
+};
+
+class ThreadPool {
+public:
+    // Threads start at once. spin: pauses before a thread sleeps.
+    ThreadPool(int num_threads, int spin);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool &) = delete;
+    ThreadPool &operator=(const ThreadPool &) = delete;
+
+    void run(corekit_job job, void *arg);
+    void barrier();
+    corekit_pool *handle() { return &handle_.pool; }
+    int num_threads() const { return num_threads_; }
+
+private:
+    void serve(int thread);
+
+    struct Handle {
+        corekit_pool pool; // first, so that its address is the handle's
+        ThreadPool *owner;
+    };
+    static void run_on(corekit_pool *pool, corekit_job job, void *arg);
+    static void barrier_on(corekit_pool *pool);
+
+    const int num_threads_;
+    const int spin_;
+    Handle handle_;
+    Gate start_, done_, together_;
+    alignas(64) std::atomic<int> num_left_{0};
+    alignas(64) std::atomic<int> num_arrived_{0};
+    corekit_job job_ = nullptr;
+    void *arg_ = nullptr;
+    bool stopping_ = false;
+    std::mutex turn_;
+    std::vector<std::thread> threads_;
+};
+
+} // namespace corekit
