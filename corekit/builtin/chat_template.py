@@ -3,7 +3,7 @@
 Text inside messages may look like a control token (`<|im_end|>`), or like the beginning of one that the next piece
 completes. Such spans are replaced by unguessable markers before the template runs; afterwards the prompt is cut into
 stretches, which the tokenizer reads as usual, and pieces that held a marker, which it reads as plain text. A prompt
-without such spans is one stretch. Rendering is that of transformers (sandboxed). Knows nothing of ids.
+without such spans is one stretch. What a template may do, `chat_program` knows. Knows nothing of ids.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from itertools import groupby
 from typing import Any
 
 from corekit.api import InvalidRequest
+
+from .chat_program import ChatProgram, plain
 
 RESERVED = ("chat_template", "conversations", "messages", "tools", "return_assistant_tokens_mask")
 NOTHING = r"(?!)"
@@ -88,7 +90,7 @@ class ChatTemplate:
     """Renders conversations. Invariant: holds no state between calls, so several threads may render at once."""
 
     def __init__(self, template: str, *, added: Sequence[AddedToken], names: Mapping[str, str]) -> None:
-        self._template = template
+        self._program = ChatProgram(template)
         self._names = dict(names)
         # Special tokens, and others that the template itself writes (some models mark turns with them). What an
         # assistant wrote may hold the latter: that is how earlier thoughts and tool calls come back.
@@ -98,7 +100,6 @@ class ChatTemplate:
         self._of_assistant = Spans.of(token.text for token in control if token.special)
         self._strips_left = frozenset(token.text for token in control if token.lstrip)
         self._strips_right = frozenset(token.text for token in control if token.rstrip)
-        self._render([], None, {})  # compiles: a template with a syntax error is refused at the start, not by the first request
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]) -> list[Piece]:
         """The prompt in order. Raises InvalidRequest when the template refuses the messages."""
@@ -114,13 +115,13 @@ class ChatTemplate:
         try:
             guarded = [
                 guard.over(
-                    {key: value for key, value in message.items() if value is not None},
+                    plain({key: value for key, value in message.items() if value is not None}),
                     self._of_assistant if message.get("role") == "assistant" else self._of_all,
                 )
                 for message in messages
             ]
-            guarded_tools = None if tools is None else guard.over(list(tools), self._of_all)
-            (text,) = self._render([guarded], guarded_tools, guard.over(dict(options), self._of_all))
+            guarded_tools = None if tools is None else guard.over([_tool(tool) for tool in tools], self._of_all)
+            text = self._program.render(guarded, guarded_tools, {**self._names, **guard.over(plain(options), self._of_all)})
         except RecursionError as fault:
             raise InvalidRequest("messages or tools are nested too deeply", field="messages") from fault
         except Exception as fault:  # whatever a template does with what it was given: it is the request that it refuses
@@ -128,12 +129,6 @@ class ChatTemplate:
                 f"the chat template refuses this conversation: {guard.restored(str(fault)) or type(fault).__name__}", field="messages"
             ) from fault
         return self._pieces(text, guard)
-
-    def _render(self, conversations: list[Any], tools: Any, options: Mapping[str, Any]) -> list[str]:
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        rendered, _ = render_jinja_template(conversations=conversations, tools=tools, chat_template=self._template, **{**self._names, **options})
-        return list(rendered)
 
     def _pieces(self, text: str, guard: _Guard) -> list[Piece]:
         """Cut at the control tokens that the template wrote; join again what needs no cut."""
@@ -159,6 +154,12 @@ class ChatTemplate:
                 end = after.end()
             yield start, end
             at = end
+
+
+def _tool(tool: Any) -> Any:
+    if not isinstance(tool, Mapping):
+        raise ValueError("a tool is described by a mapping, as JSON schema has it")
+    return plain(tool)
 
 
 class _Guard:
