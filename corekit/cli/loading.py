@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from corekit.compose.process import nothing_collected
+
 from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
 from .log import adopt, draws_bars
 
@@ -15,10 +17,10 @@ if TYPE_CHECKING:
 
 def loaded(config: Config, *, max_tokens: int | None, chats: bool, advice: str, debug: bool) -> Assembly:
     """The engine, not started. chats: it needs a chat template; advice: what to do where the model has none. Ends the command otherwise."""
-    from corekit.compose.assemble import finish
-    from corekit.compose.composition import compose
+    with failing(CONFIG, debug=debug), nothing_collected():
+        from corekit.compose.assemble import finish
+        from corekit.compose.composition import compose
 
-    with failing(CONFIG, debug=debug):
         composition = compose(config, given={"frontend": ()}, clock=time.monotonic, progress=draws_bars())
     adopt()
     if chats and not composition.tokenizer.has_chat_template:

@@ -11,6 +11,7 @@ import click
 
 from corekit.api import SupportsBind
 from corekit.compose.errors import BindError
+from corekit.compose.process import nothing_collected
 
 from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, LOAD, failing, say
@@ -57,16 +58,15 @@ def serve(
     dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
     try:
         with stopping():
-            from corekit.compose.tree import parse_value
+            with failing(CONFIG, debug=debug), nothing_collected():
+                from corekit.compose.tree import parse_value
 
-            with failing(CONFIG, debug=debug):
                 length = None if max_model_len is None else parse_value(max_model_len)
                 config = read(target, overrides, {**dotted, "model.max_model_len": length})
-            say_loading(config, log_level)
-            from corekit.compose.assemble import finish
-            from corekit.compose.composition import compose
+                say_loading(config, log_level)
+                from corekit.compose.assemble import finish
+                from corekit.compose.composition import compose
 
-            with failing(CONFIG, debug=debug):
                 composition = compose(config, clock=time.monotonic, progress=draws_bars())
             adopt()
             with failing(LOAD, debug=debug):
