@@ -28,7 +28,19 @@ from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts, S
 from .hookspecs import GROUP, hookimpl
 from .http_route import HttpRoute, Route
 from .logits_processor import LogitsProcessor, NewSample, RowProcessor
-from .model import Attend, Model, ModelInputs, ModelSpec, Shard, StoredTensor, SupportsDrafts, SupportsStored, SupportsThreadPool, WeightSource
+from .model import (
+    Attend,
+    Model,
+    ModelInputs,
+    ModelSpec,
+    Shard,
+    StoredTensor,
+    SupportsDrafts,
+    SupportsQuantization,
+    SupportsStored,
+    SupportsThreadPool,
+    WeightSource,
+)
 from .observer import Observer, RequestStats, StepStats
 from .ordering import WaitingOrder, plan_in_order
 from .provider import BuildContext, Provider, never
@@ -125,6 +137,7 @@ __all__ = [
     "SupportsKvWrite",
     "SupportsLogprobs",
     "SupportsPrefixCache",
+    "SupportsQuantization",
     "SupportsStored",
     "SupportsSwap",
     "SupportsThreadPool",

@@ -172,3 +172,13 @@ class SupportsThreadPool(Protocol):
 
     @property
     def uses_thread_pool(self) -> bool: ...
+
+
+@runtime_checkable
+class SupportsQuantization(Protocol):
+    """Optional: a model that computes on packed weights where `BuildContext.quantization` asks for them. Others compute on weights in `dtype`."""
+
+    @property
+    def quantization(self) -> str:
+        """What it will compute on: "none", "stored" or "int8"."""
+        ...

@@ -42,7 +42,9 @@ class Assembly:
     def summary(self) -> list[str]:
         """The start-up lines: model, pool and parts."""
         composition, context = self.composition, self.composition.context
-        model = f"model: {self.client.model.name} ({composition.spec.architecture}, {context.dtype} on {context.device}, {context.threads} threads)"
+        weights = "" if context.quantization == "none" else f", {context.quantization} weights"
+        where = f"{context.dtype}{weights} on {context.device}, {context.threads} threads"
+        model = f"model: {self.client.model.name} ({composition.spec.architecture}, {where})"
         return [model, self.pool.line(), *composition.summary()]
 
     def start(self) -> None:

@@ -87,7 +87,9 @@ def compose(
         source=source,
         device=device,
         dtype=surroundings.first_dtype(config, device, source),
+        quantization=surroundings.first_quantization(config, source),
         threads=surroundings.threads(config),
+        pool=surroundings.thread_pool(surroundings.threads(config)),
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=surroundings.step_limits(config, device).max_num_batched_tokens,
         clock=clock,
@@ -127,7 +129,14 @@ def _choose(
     model: Model = model_part.build(context)
     spec = model.spec
     dtype, kv_dtype = surroundings.final_dtypes(config, spec, context.dtype)
-    context = replace(context, model_spec=spec, dtype=dtype, kv_dtype=kv_dtype, max_model_len=surroundings.max_model_len(config, spec))
+    context = replace(
+        context,
+        model_spec=spec,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        quantization=surroundings.final_quantization(config, model, f"the provider {model_part.name}"),
+        max_model_len=surroundings.max_model_len(config, spec),
+    )
     rest = [wish for slot, wishes in wanted.items() if slot != "model" for wish in wishes]
     parts = settle_all(rest, catalog, config, environ, context)
     check_refusals(parts, context)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from corekit.api import ModelSpec, WeightSource
+from corekit.api import Model, ModelSpec, SupportsQuantization, SupportsStored, ThreadPool, WeightSource
 
 from .config import Config
 from .errors import ConfigError
@@ -75,18 +75,79 @@ def check_memory(config: Config, where: str) -> None:
 
 
 def threads(config: Config) -> int:
-    """As asked, or the cores that this process may use."""
+    """As asked, or the cores that this process may use: those that it may run on, and no more than its control group is given time for."""
     if config.engine.threads:
         return config.engine.threads
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there, cores_of_group(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")) or there)
+
+
+def cores_of_group(root: Path, membership: Path) -> int | None:
+    """Cores that the control group of this process, and each one above it, is given time for, rounded up; None: without bound.
+
+    Version 2 says "quota period" in cpu.max, version 1 the same in two files of the controller cpu. A container sees its own
+    group as the root, whatever its membership says.
+    """
+    try:
+        lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
+    except OSError:
+        lines = []
+    quotas = [_quota(root), _quota(root / "cpu")]
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers in ("", "cpu", "cpu,cpuacct"):
+            inner = Path(path.lstrip("/"))
+            mounts = (root, root / "unified") if not controllers else (root / "cpu",)
+            quotas += [_quota(mount / folder) for mount in mounts for folder in (inner, *inner.parents)]
+    bounds = [-(-quota // period) for quota, period in (found for found in quotas if found is not None)]
+    return max(1, min(bounds)) if bounds else None
+
+
+def _quota(group: Path) -> tuple[int, int] | None:
+    """(microseconds of processor time, per so many) of one group; None: no such group, or without bound."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = (group / "cpu.cfs_quota_us").read_text(), (group / "cpu.cfs_period_us").read_text()
+        return (int(quota), int(period)) if int(quota) > 0 and int(period) > 0 else None
+    except (OSError, ValueError):  # "max", or no such file
+        return None
+
+
+def thread_pool(num_threads: int) -> ThreadPool | None:
+    """The rank's threads for native code; None where corekit was installed without."""
+    from corekit.worker.pool import open_pool
+
+    return open_pool(num_threads)
+
+
+def first_quantization(config: Config, source: WeightSource) -> str:
+    """What the model is offered. "auto": packed weights as the file has them, unless a dtype was asked for, which unpacked weights are in."""
+    asked = config.model.quantization
+    if asked != "auto":
+        return asked
+    return "stored" if isinstance(source, SupportsStored) and config.model.dtype == "auto" else "none"
+
+
+def final_quantization(config: Config, model: Model, provider: str) -> str:
+    """What the model computes on. Raises ConfigError when the configuration insists on what it cannot do."""
+    computed, asked = model.quantization if isinstance(model, SupportsQuantization) else "none", config.model.quantization
+    if asked not in ("auto", computed):
+        raise ConfigError(
+            f"{config.place('model', 'quantization')} = {asked!r}: {provider} computes on weights of kind {computed!r} here. "
+            "Leave it at 'auto', or name a provider that can: [model] use."
+        )
+    return computed
 
 
 def first_dtype(config: Config, where: str, source: WeightSource) -> str:
-    """In what the model is built: as asked, else float32 on a CPU and the checkpoint's own type on a GPU."""
+    """In what the model is built: as asked, else the checkpoint's own type on a GPU, and on a CPU bfloat16 if it computes in that, or float32."""
     if config.model.dtype != "auto":
         return config.model.dtype
     if where == "cpu":
-        return "float32"
+        from corekit.worker.pool import computes_bfloat16
+
+        return "bfloat16" if source.format != "none" and computes_bfloat16() else "float32"
     own = str(source.config.get("dtype") or source.config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     return own if own in ("float32", "bfloat16", "float16") else "bfloat16"
 

@@ -68,9 +68,10 @@ class ModelTable(Table):
     options: Options = {}
     """The provider's own options."""
     dtype: Dtype = "auto"
-    """Of weights and activations. `auto` is float32 on a CPU and the checkpoint's own type on a GPU."""
-    quantization: Annotated[str, _only("auto", "none", reason='quantized computation is not there yet; "auto" and "none" are (GGUF is dequantized)')] = "auto"
-    """GGUF files are dequantized."""
+    """Of weights and activations. `auto` is the checkpoint's own type on a GPU; on a CPU bfloat16 where it computes in that, else float32."""
+    quantization: Literal["auto", "none", "stored", "int8"] = "auto"
+    """What linear layers are computed on. `none`: weights in `dtype`. `stored`: a GGUF file's packed formats as they are. `int8`: 8 bits with a scale
+    for each output, made from any weights. `auto` is `stored` for a GGUF file whose `dtype` is not given, else `none`."""
     max_model_len: Annotated[
         int,
         Field(ge=0, le=2**24, description=f'an integer from 0 to {2**24}, or a text such as "4k"', json_schema_extra=dict(_SPOKEN)),
@@ -83,7 +84,7 @@ class EngineTable(Table):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$", description="'auto', 'cpu', 'cuda' or 'cuda:N'")] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`. `auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
-    """0: the cores this process may use."""
+    """0: the cores this process may use, and at most what its control group is given."""
     max_in_flight: Annotated[int, Field(ge=0, le=16)] = 0
     """Steps submitted and not collected; 0: the executor's own number, any other is refused, which only a start can tell, not `check`."""
     enforce_eager: bool = False

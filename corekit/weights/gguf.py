@@ -1,4 +1,4 @@
-"""A model in GGUF form as a weight source: Hugging Face names, dequantized tensors, a tokenizer from the file's own vocabulary.
+"""A model in GGUF form as a weight source: Hugging Face names, tensors as stored or dequantized, a tokenizer from the file's own vocabulary.
 
 Linear layers that the file packs come out as float32; what it stores as F32, F16 or BF16 stays as it is, mapped from the
 file without a copy. Knows nothing of the model's maths beyond the order of the rows of q and k.
@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from corekit.api import StoredTensor
 
 from .errors import SourceError
 from .gguf_config import ROPE_FACTORS, config_of, eos_ids_of, family_of, hf_name
@@ -44,6 +46,7 @@ class GgufSource:
         self._name = name
         self._progress = progress
         self._metadata = metadata
+        self._tokenizer_files: Mapping[str, bytes] | None = None
         self._interleaved = family_of(metadata, where).interleaved
         self._config = config_of(metadata, {tensor.name: tensor.shape for tensor in files.tensors}, where)
         self._eos_token_ids = eos_ids_of(metadata, self._config["vocab_size"], where)
@@ -79,29 +82,30 @@ class GgufSource:
         return sum(tensor.num_bytes for tensor in self._tensors.values())
 
     def tokenizer_files(self) -> Mapping[str, bytes]:
-        return tokenizer_files_of(self._metadata, self._where)
+        metadata = self._metadata
+        if self._tokenizer_files is None:  # once: every part that looks for a tokenizer asks
+            self._tokenizer_files = tokenizer_files_of(metadata, self._where)
+            self._metadata = {}
+        return self._tokenizer_files
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    @property
+    def stored_types(self) -> Mapping[str, str]:
+        return {name: tensor.type_name for name, tensor in self._tensors.items()}
+
+    def stored_tensors(self) -> Iterator[StoredTensor]:
         # copy-on-write: tensors that need no dequantization are views of the file, and torch wants them writable
         take = [stored.map() for stored in self._stored]
         with progress_bar(f"loading {_short(self._name)}", self.num_bytes, shown=self._progress) as bar:
             for name, tensor in self._tensors.items():
-                yield name, self._read(name, tensor, take[tensor.file](tensor.offset, tensor.num_bytes))
+                num_rows = tensor.shape[0] if len(tensor.shape) > 1 or self._is_rotated(name) else 1
+                rows = take[tensor.file](tensor.offset, tensor.num_bytes).reshape(num_rows, -1)
+                if self._is_rotated(name):
+                    rows = self._in_half_order(rows, name)
+                yield StoredTensor(name=name, type_name=tensor.type_name, shape=tensor.shape, rows=rows)
                 bar.update(tensor.num_bytes)
 
-    def _read(self, name: str, tensor: GgufTensor, stored: npt.NDArray[np.uint8]) -> Tensor:
-        import torch
-        from gguf.constants import GGMLQuantizationType
-        from gguf.quants import dequantize
-
-        num_rows = tensor.shape[0] if len(tensor.shape) > 1 or self._is_rotated(name) else 1
-        rows = stored.reshape(num_rows, -1)
-        if self._is_rotated(name):
-            rows = self._in_half_order(rows, name)
-        if tensor.type_name in PLAIN_TYPES:
-            dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[tensor.type_name]
-            return torch.from_numpy(rows.reshape(-1)).view(dtype).view(tensor.shape)
-        return torch.from_numpy(dequantize(rows, GGMLQuantizationType(tensor.type_id))).view(tensor.shape)
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        return ((stored.name, _dequantized(stored)) for stored in self.stored_tensors())
 
     def _divisors(self, tensor: GgufTensor) -> list[float]:
         count = self._config["head_dim"] // 2
@@ -138,6 +142,17 @@ class GgufSource:
                 raise SourceError(
                     f"{self._where}: tensors of type {type_name} cannot be dequantized. Use a file of another type, such as Q8_0 or Q4_1."
                 ) from error
+
+
+def _dequantized(stored: StoredTensor) -> Tensor:
+    import torch
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    if stored.type_name in PLAIN_TYPES:
+        dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[stored.type_name]
+        return torch.from_numpy(stored.rows.reshape(-1)).view(dtype).view(stored.shape)
+    return torch.from_numpy(dequantize(stored.rows, GGMLQuantizationType[stored.type_name])).view(stored.shape)
 
 
 def _short(name: str) -> str:

@@ -86,7 +86,7 @@ def test_every_docs_page_is_a_slot() -> None:
 
 def test_every_file_of_the_contract_is_a_slot_or_a_known_part() -> None:
     files = {path.stem for path in (ROOT / "corekit" / "api").glob("*.py")}
-    assert files - {slot.name for slot in SLOTS} == {"__init__", "errors", "hookspecs", "ordering", "provider", "slots", "types"}
+    assert files - {slot.name for slot in SLOTS} == {"__init__", "errors", "hookspecs", "ordering", "provider", "slots", "thread_pool", "types"}
 
 
 def test_the_public_names_are_all_there_and_sorted_sensibly() -> None:

@@ -15,7 +15,7 @@ import transformers
 from gguf.constants import GGMLQuantizationType as Kind
 from weights_files import HEADS, HIDDEN, KV_HEADS, LAYERS, VOCAB, WIDTH, llama_tensors, write_gguf
 
-from corekit.api import Shard, WeightSource
+from corekit.api import Shard, SupportsStored, WeightSource
 from corekit.builtin.transformers_model import TransformersModel
 from corekit.testing.dense_rows import DenseRows, Piece
 from corekit.weights import SourceError, open_source
@@ -82,6 +82,21 @@ def test_packed_tensors_equal_the_packages_own_dequantization(tmp_path: Path, ki
             array = gguf.quants.dequantize(gguf.quants.quantize(array, kind), kind)
             assert tensor.dtype == stored_as
         np.testing.assert_array_equal(tensor.float().numpy(), array)
+
+
+def test_stored_tensors_are_the_files_own_bytes_in_the_models_order(tmp_path: Path) -> None:
+    written = llama_tensors()
+    matrices = [name for name, array in written.items() if array.ndim == 2]
+    source = opened(write_gguf(tmp_path / "m.gguf", written, types=dict.fromkeys(matrices, Kind.Q4_1)))
+    assert isinstance(source, SupportsStored)
+    found = {stored.name: stored for stored in source.stored_tensors()}
+    assert {name: stored.type_name for name, stored in found.items()} == source.stored_types
+    assert set(found) == set(source.tensor_names)
+    for name, array in written.items():
+        stored = found[name]
+        assert (stored.type_name, stored.shape) == ("Q4_1" if name in matrices else "F32", array.shape)
+        wanted = gguf.quants.quantize(array, Kind.Q4_1) if name in matrices else array.view(np.uint8).reshape(1, -1)
+        np.testing.assert_array_equal(stored.rows, wanted)
 
 
 def test_configuration(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""The rank's threads for native code: every thread runs every job, barriers hold, callers take turns, nothing is left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import threading
+
+import pytest
+
+from corekit.worker.pool import NativePool, open_pool
+
+Job = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+
+
+class Struct(ctypes.Structure):
+    """corekit/api/include/corekit/pool.h, as a plugin in any language would read it."""
+
+
+Struct._fields_ = [
+    ("abi", ctypes.c_uint32),
+    ("num_threads", ctypes.c_int32),
+    ("run", ctypes.CFUNCTYPE(None, ctypes.POINTER(Struct), Job, ctypes.c_void_p)),
+    ("barrier", ctypes.CFUNCTYPE(None, ctypes.POINTER(Struct))),
+]
+
+
+@pytest.fixture(params=[1, 2, 5])
+def pool(request: pytest.FixtureRequest) -> NativePool:
+    pool = open_pool(request.param)
+    if pool is None:
+        pytest.skip("installed without native code")
+    return pool
+
+
+def struct(pool: NativePool) -> Struct:
+    return Struct.from_address(pool.address)
+
+
+def test_the_struct_says_what_it_is(pool: NativePool) -> None:
+    native = struct(pool)
+    assert (native.abi, native.num_threads) == (1, pool.num_threads)
+    assert pool.address == pool.address
+
+
+def test_every_thread_runs_a_job_once(pool: NativePool) -> None:
+    native = struct(pool)
+    seen: list[tuple[int, int]] = []
+    job = Job(lambda arg, thread, num_threads: seen.append((thread, num_threads)))
+    for _ in range(50):
+        native.run(native, job, None)
+    assert sorted(seen) == sorted([(thread, pool.num_threads) for thread in range(pool.num_threads)] * 50)
+
+
+def test_nobody_passes_a_barrier_before_all_have_come(pool: NativePool) -> None:
+    native = struct(pool)
+    arrived, wrong = [0] * 20, []
+
+    def job(arg: int | None, thread: int, num_threads: int) -> None:
+        for at in range(20):
+            arrived[at] += 1  # under Python's lock, so no addition is lost
+            native.barrier(native)
+            if arrived[at] != num_threads:
+                wrong.append((at, thread, arrived[at]))
+
+    native.run(native, Job(job), None)
+    assert not wrong
+    assert arrived == [pool.num_threads] * 20
+
+
+def test_callers_take_turns(pool: NativePool) -> None:
+    native, inside, most = struct(pool), [0], [0]
+
+    def job(arg: int | None, thread: int, num_threads: int) -> None:
+        if thread == 0:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            inside[0] -= 1
+
+    kept = Job(job)
+    callers = [threading.Thread(target=lambda: [native.run(native, kept, None) for _ in range(30)]) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert most == [1]
+
+
+def test_threads_end_with_the_pool() -> None:
+    pool = open_pool(3)
+    if pool is None:
+        pytest.skip("installed without native code")
+    before = num_threads()
+    assert pool.address
+    assert num_threads() == before + 2
+    del pool
+    assert num_threads() == before
+
+
+def test_another_process_gets_threads_of_its_own() -> None:
+    pool = NativePool(2)
+    assert pickle.loads(pickle.dumps(pool)).num_threads == 2
+
+
+@pytest.mark.parametrize(("count", "spin", "said"), [(0, 0, "num_threads is 0"), (5000, 0, "num_threads is 5000"), (1, -1, "spin is -1")])
+def test_bounds(count: int, spin: int, said: str) -> None:
+    native = pytest.importorskip("corekit.worker._pool")
+    with pytest.raises(ValueError, match=said):
+        native.Pool(count, spin)
+
+
+def num_threads() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
