@@ -43,9 +43,14 @@ def effort_options(count: str = "--reps", *, default: int = 3, of: str = "repeti
             help="How many cores other processes may use before one counts as disturbed.",
         ),
         click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="How often a disturbed one is measured again at most."),
-        talk,
-        click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), help="File for the result; - is stdout."),
+        result_options,
     )
+
+
+def result_options(function: F) -> F:
+    """How to talk, and where the result goes."""
+    to_file = click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), help="File for the result; - is stdout.")
+    return talk(to_file(function))
 
 
 def configure(target: str | None, overrides: tuple[str, ...]) -> Configure:
