@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .bench_accuracy import accuracy
 from .bench_kv import memory, prefix
 from .bench_options import configure, effort, effort_options, options_of, report
 from .common import overrides, target
@@ -47,6 +48,7 @@ def bench() -> None:
 
 bench.add_command(prefix)
 bench.add_command(memory)
+bench.add_command(accuracy)
 
 
 @bench.command()
