@@ -217,7 +217,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_pages_read_the_same_on_any_forge(path: Path) -> None:
     """Code blocks name a language or none: a directive of one documentation tool shows as code everywhere else."""
-    assert set(re.findall(r"^```(.*)$", path.read_text("utf-8"), re.MULTILINE)) <= {"", "python", "sh", "toml", "json"}
+    assert set(re.findall(r"^```(.*)$", path.read_text("utf-8"), re.MULTILINE)) <= {"", "c", "python", "sh", "toml", "json"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
