@@ -58,7 +58,7 @@ class BytesTokenizer:
 
     def start_decoding(self, prompt_tail: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TokenDecoder:
         """Ids beyond 255 have no text, so `skip_special_tokens` changes nothing."""
-        return Utf8Decoder(BYTES)
+        return Utf8Decoder(self.token_bytes)
 
 
 def _line(message: Mapping[str, Any], index: int) -> str:

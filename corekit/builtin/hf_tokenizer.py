@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer as Encoder
 
 from corekit.api import ChatPrompt, CorekitError, InvalidRequest, TokenDecoder, WeightSource
 
 from .chat_template import AddedToken, ChatTemplate
 from .text_decoder import Lead, Utf8Decoder
-from .token_bytes import decoding_rule
+from .token_bytes import TokenBytes, decoding_rule
 
 MAX_ID = (1 << 22) - 1
 """The largest vocabularies have a quarter of a million tokens; a table of bytes by id is made, so that one huge id would fill the memory."""
@@ -38,19 +39,21 @@ class HfTokenizer:
                 f"{source.name} has no tokenizer.json (it has {', '.join(sorted(files)) or 'no tokenizer files'}); this tokenizer reads nothing else"
             )
         self._where = source.name
-        self._document = self._json(files, "tokenizer.json")
+        self._document = {"tokenizer.json": files["tokenizer.json"]}
+        decoder = self._decoder()
         settings = self._json(files, "special_tokens_map.json") | self._json(files, "tokenizer_config.json")
-        self._encoder = _encoder(self._document, source.name)
+        self._encoder = _encoder(files["tokenizer.json"], source.name)
         vocabulary = self._encoder.get_vocab()
         if (index := max(vocabulary.values(), default=0)) > MAX_ID:
             raise TokenizerError(f"{source.name}: tokenizer.json has a token with the id {index}, at most {MAX_ID} is accepted. {FETCH_AGAIN}.")
         self._special_ids = frozenset(index for index, token in self._encoder.get_added_tokens_decoder().items() if token.special)
         try:
-            to_bytes, self._lead = decoding_rule(self._document.get("decoder"))
+            to_bytes, self._lead = decoding_rule(decoder)
         except ValueError as fault:
             raise TokenizerError(f"{source.name}: {fault}") from fault
-        self._bytes = _by_id(vocabulary, to_bytes)
-        self._visible_bytes = [b"" if index in self._special_ids else piece for index, piece in enumerate(self._bytes)]
+        tokens = _by_id(vocabulary)
+        self._vocab_size = len(tokens)
+        self._bytes_of = TokenBytes(tokens, to_bytes)
         names = {key: text for key, value in settings.items() if key.endswith("_token") and (text := _token_text(value)) is not None}
         self._eos_token_ids = tuple(dict.fromkeys(_eos_ids(source, vocabulary.get(names.get("eos_token", "")))))
         self._template = self._read_template(files, settings, names)
@@ -79,6 +82,14 @@ class HfTokenizer:
                 "Likely a damaged file, or one written for a newer version of transformers; fetch it again, or correct it"
             ) from fault
 
+    def _decoder(self) -> Any:
+        """The rule of decoding, without a Python object for everything else in the file. Raises TokenizerError for what is no JSON object."""
+        text = self._text(self._document, "tokenizer.json")
+        try:
+            return msgspec.json.decode(text, type=_OfDocument).decoder
+        except (msgspec.MsgspecError, RecursionError):
+            return self._json(self._document, "tokenizer.json").get("decoder")  # says what is wrong, and where
+
     def _text(self, files: Mapping[str, bytes], name: str) -> str:
         try:
             return files[name].decode()
@@ -96,7 +107,7 @@ class HfTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        return len(self._bytes)
+        return self._vocab_size
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -120,30 +131,36 @@ class HfTokenizer:
         return ChatPrompt(text="".join(piece.text for piece in pieces), token_ids=tuple(token_ids))
 
     def token_bytes(self, token_id: int) -> bytes:
-        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+        return self._bytes_of(token_id)
 
     def start_decoding(self, prompt_tail: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TokenDecoder:
         """The space that sentencepiece puts before a text is dropped only where no text comes before."""
-        pieces = self._visible_bytes if skip_special_tokens else self._bytes
-        starts_text = not any(0 <= index < len(pieces) and pieces[index] for index in prompt_tail)
-        return Utf8Decoder(pieces, lead=self._lead if starts_text else Lead.KEPT)
+        hidden = self._special_ids if skip_special_tokens else frozenset[int]()
+        starts_text = not any(index not in hidden and self._bytes_of(index) for index in prompt_tail)
+        return Utf8Decoder(self._bytes_of, hidden=hidden, lead=self._lead if starts_text else Lead.KEPT)
 
     def _plain_encoder(self) -> Any:
         """The same encoder, blind to control tokens."""
         with self._plain_lock:
             if self._plain is None and self._template is not None:
                 control = self._template.control_tokens
-                document = dict(self._document)
+                document = self._json(self._document, "tokenizer.json")
                 document["added_tokens"] = [token | {"special": token["special"] or token["content"] in control} for token in document["added_tokens"]]
                 document["pre_tokenizer"] = _without_first_space(document.get("pre_tokenizer"))
-                self._plain = _encoder(document, "the plain reading of tokenizer.json")
+                self._plain = _encoder(json.dumps(document).encode(), "the plain reading of tokenizer.json")
                 self._plain.encode_special_tokens = True
             return self._plain
 
 
-def _encoder(document: Mapping[str, Any], where: str) -> Any:
+class _OfDocument(msgspec.Struct):
+    """What is read of a tokenizer.json here."""
+
+    decoder: Any = None
+
+
+def _encoder(document: bytes, where: str) -> Any:
     try:
-        encoder = Encoder.from_str(json.dumps(document))
+        encoder = Encoder.from_buffer(document)
     except Exception as fault:  # tokenizers raises bare Exception for every fault of the file
         raise TokenizerError(
             f"{where}: tokenizer.json cannot be read: {fault}. Likely a damaged file, or one written for a newer version of tokenizers; fetch it again"
@@ -163,11 +180,11 @@ def _ids(encoder: Any, text: str, *, add_special: bool) -> list[int]:
     return ids
 
 
-def _by_id(vocabulary: Mapping[str, int], to_bytes: Any) -> list[bytes]:
-    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+def _by_id(vocabulary: Mapping[str, int]) -> list[str]:
+    tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
     for token, index in vocabulary.items():
-        pieces[index] = to_bytes(token)
-    return pieces
+        tokens[index] = token
+    return tokens
 
 
 def _eos_ids(source: WeightSource, own: int | None) -> Iterator[int]:

@@ -7,7 +7,7 @@ Two rules cover language models: byte-level BPE (GPT-2's table from bytes to pri
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .text_decoder import Lead
@@ -40,6 +40,23 @@ def _sentencepiece(token: str) -> bytes:
 
 def _metaspace(token: str) -> bytes:
     return token.replace(SPACE, " ").encode()
+
+
+class TokenBytes:
+    """Id -> its bytes, worked out when first asked for: of a large vocabulary most never are. Nothing for an id that there is not."""
+
+    def __init__(self, tokens: Sequence[str], to_bytes: Callable[[str], bytes]) -> None:
+        self._tokens = tokens
+        self._to_bytes = to_bytes
+        self._known: list[bytes | None] = [None] * len(tokens)
+
+    def __call__(self, token_id: int) -> bytes:
+        if not 0 <= token_id < len(self._known):
+            return b""
+        known = self._known[token_id]
+        if known is None:
+            known = self._known[token_id] = self._to_bytes(self._tokens[token_id])
+        return known
 
 
 def decoding_rule(decoder: Mapping[str, Any] | None) -> tuple[Callable[[str], bytes], Lead]:

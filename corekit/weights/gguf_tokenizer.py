@@ -5,9 +5,10 @@ Knows added tokens and what is put around a prompt; how text is split and merged
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from .errors import SourceError
 from .gguf_bpe import IGNORE_MERGES, byte_level_rules, sentencepiece_rules, texts_of
@@ -46,7 +47,7 @@ def tokenizer_files_of(metadata: Mapping[str, Any], where: str) -> dict[str, byt
     template = metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
         settings["chat_template"] = template
-    return {"tokenizer.json": json.dumps(document).encode(), "tokenizer_config.json": json.dumps(settings).encode()}
+    return {"tokenizer.json": msgspec.json.encode(document), "tokenizer_config.json": msgspec.json.encode(settings)}
 
 
 def _added_tokens(texts: Sequence[str], types: Sequence[Any]) -> list[dict[str, Any]]:
