@@ -132,6 +132,26 @@ COREKIT_LANE Bytes64 high_nibbles(Bytes64 x) {
     return {_mm256_and_si256(_mm256_srli_epi16(x.low, 4), mask), _mm256_and_si256(_mm256_srli_epi16(x.high, 4), mask)};
 }
 
+// Lane l: bits [first, first + width) of the lane.
+template <int first, int width> COREKIT_LANE F32x16 bits_of_lane(Bytes64 x) {
+    const __m256i mask = _mm256_set1_epi32((1 << width) - 1);
+    return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(x.low, first), mask)),
+            _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(x.high, first), mask))};
+}
+// Lane l: byte 4 l + i of x, and four-bit number 8 l + i.
+template <int i> COREKIT_LANE F32x16 byte_of_lane(Bytes64 x) { return bits_of_lane<8 * i, 8>(x); }
+template <int i> COREKIT_LANE F32x16 nibble_of_lane(Bytes64 x) { return bits_of_lane<4 * i, 4>(x); }
+COREKIT_LANE __m256i bf16_pairs(__m256 even, __m256 odd) {
+    const __m256i half = _mm256_set1_epi32(0x8000);
+    const __m256i low = _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(even), half), 16);
+    return _mm256_blend_epi16(low, _mm256_add_epi32(_mm256_castps_si256(odd), half), 0xAA);
+}
+// bfloat16 of even[l] at place 2 l and of odd[l] at 2 l + 1, to the nearest, ties away from zero.
+COREKIT_LANE void store_bf16_pairs(uint16_t *to, F32x16 even, F32x16 odd) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), bf16_pairs(even.low, odd.low));
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to) + 1, bf16_pairs(even.high, odd.high));
+}
+
 // Even and odd bytes apart, as 16-bit numbers: their products and sums of two fit 32 bits, where vpmaddubsw would saturate.
 COREKIT_LANE __m256i dot_half_u8s8(__m256i acc, __m256i weights, __m256i even_x, __m256i odd_x) {
     const __m256i even = _mm256_and_si256(weights, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(weights, 8);

@@ -68,6 +68,20 @@ COREKIT_LANE Bytes64 load_bytes(const void *from) { return _mm512_loadu_si512(fr
 COREKIT_LANE Bytes64 low_nibbles(Bytes64 x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 COREKIT_LANE Bytes64 high_nibbles(Bytes64 x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
 
+// Lane l: byte 4 l + i of x, and four-bit number 8 l + i.
+template <int i> COREKIT_LANE F32x16 byte_of_lane(Bytes64 x) {
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(x, 8 * i), _mm512_set1_epi32(255)));
+}
+template <int i> COREKIT_LANE F32x16 nibble_of_lane(Bytes64 x) { // looked up: the permutation takes the low four bits alone
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(x, 4 * i), _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+// bfloat16 of even[l] at place 2 l and of odd[l] at 2 l + 1, to the nearest, ties away from zero.
+COREKIT_LANE void store_bf16_pairs(uint16_t *to, F32x16 even, F32x16 odd) {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+    _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xAAAAAAAA, low, _mm512_add_epi32(_mm512_castps_si512(odd), half)));
+}
+
 // Lane l: acc + sum over i < 4 of weights[4 l + i] * x[i], weights unsigned, the four x signed bytes. Exact.
 COREKIT_LANE I32x16 dot_u8s8(I32x16 acc, Bytes64 weights, int32_t x) { return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(x)); }
 // The same for weights below 16.

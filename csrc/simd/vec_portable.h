@@ -173,6 +173,27 @@ COREKIT_LANE Bytes64 high_nibbles(Bytes64 x) {
     return x;
 }
 
+// Lane l: byte 4 l + i of x, and four-bit number 8 l + i.
+template <int i> COREKIT_LANE F32x16 byte_of_lane(Bytes64 x) {
+    F32x16 out;
+    COREKIT_EACH out.lane[lane] = float(x.byte[4 * lane + i]);
+    return out;
+}
+template <int i> COREKIT_LANE F32x16 nibble_of_lane(Bytes64 x) {
+    F32x16 out;
+    COREKIT_EACH out.lane[lane] = float(x.byte[4 * lane + i / 2] >> 4 * (i % 2) & 15);
+    return out;
+}
+// bfloat16 of even[l] at place 2 l and of odd[l] at 2 l + 1, to the nearest, ties away from zero.
+COREKIT_LANE void store_bf16_pairs(uint16_t *to, F32x16 even, F32x16 odd) {
+    COREKIT_EACH {
+        uint32_t bits[2];
+        memcpy(&bits[0], &even.lane[lane], 4);
+        memcpy(&bits[1], &odd.lane[lane], 4);
+        for (int i = 0; i < 2; i++) to[2 * lane + i] = uint16_t((bits[i] + 0x8000) >> 16);
+    }
+}
+
 // Lane l: acc + sum over i < 4 of weights[4 l + i] * x[i], weights unsigned, the four x signed bytes. Exact.
 COREKIT_LANE I32x16 dot_u8s8(I32x16 acc, Bytes64 weights, int32_t x) {
     int8_t signed_x[4];
