@@ -17,10 +17,9 @@ import msgspec
 from corekit.api import BlockKey
 
 from .errors import BenchUsage
+from .trace_files import TraceFile
 
-MAX_REQUESTS = 5_000_000
 MAX_CHAIN = 1_000_000
-MAX_BYTES = 1 << 31
 
 
 class _Line(msgspec.Struct):
@@ -65,28 +64,16 @@ def hash_trace(name: str, requests: Iterable[Sequence[int]]) -> HashTrace:
 
 
 def read_hash_trace(path: Path) -> HashTrace:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BenchUsage(f"trace {path}: is larger than {MAX_BYTES} bytes. Replay a part of it.")
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise BenchUsage(f"trace {path}: cannot be read: {error.strerror}.") from None
-    if len(lines) > MAX_REQUESTS:
-        raise BenchUsage(f"trace {path}: has {len(lines)} lines, the limit is {MAX_REQUESTS}. Replay a part of it.")
-    decoder = msgspec.json.Decoder(_Line)
-    return hash_trace(path.name, [_ids(decoder, path, number, line) for number, line in enumerate(lines, 1) if line.strip()])
+    file = TraceFile(path=path, kind="trace", expected=_EXPECTED)
+    return hash_trace(path.name, [_chain(file, number, line.hash_ids) for number, line in file.json_lines(_Line)])
 
 
 _EXPECTED = 'Expected one request a line: {"hash_ids": [0, 1, ..], ..}.'
 
 
-def _ids(decoder: msgspec.json.Decoder[_Line], path: Path, number: int, line: bytes) -> list[int]:
-    try:
-        ids = decoder.decode(line).hash_ids
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BenchUsage(f"trace {path}: line {number}: {error}. {_EXPECTED}") from None
+def _chain(file: TraceFile, number: int, ids: list[int]) -> list[int]:
     if len(ids) > MAX_CHAIN:
-        raise BenchUsage(f"trace {path}: line {number}: has {len(ids)} blocks, the limit is {MAX_CHAIN}.")
+        raise file.fault(f"line {number}: has {len(ids)} blocks, the limit is {MAX_CHAIN}.")
     return ids
 
 

@@ -5,13 +5,13 @@ The file: CSV with a head, and columns `ContextTokens` and `GeneratedTokens`; ot
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from random import Random
 
-from .errors import BenchUsage
+from .trace_files import TraceFile
 
 COLUMNS = ("ContextTokens", "GeneratedTokens")
 LONGEST = (1 << 16) - 1
@@ -32,34 +32,31 @@ class Lengths:
 
 def read_lengths(path: Path, most: int) -> Lengths:
     """The first `most` requests. One without a prompt or an answer is left out: it holds no blocks."""
+    file = TraceFile(path=path, kind="lengths", expected="Expected lines of TIMESTAMP,ContextTokens,GeneratedTokens.")
     pairs: list[tuple[int, int]] = []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-                raise BenchUsage(f"lengths {path}: the first line names no column {' and no column '.join(missing)}. {_EXPECTED}")
-            for row in rows:
-                prompt, answer = (_length(path, rows.line_num, name, row[name]) for name in COLUMNS)
-                if prompt + answer > LONGEST:
-                    raise BenchUsage(f"lengths {path}: line {rows.line_num}: has {prompt} + {answer} tokens, the limit is {LONGEST}.")
-                if prompt and answer:
-                    pairs.append((prompt, answer))
-                if len(pairs) == most:
-                    break
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BenchUsage(f"lengths {path}: cannot be read: {error}. {_EXPECTED}") from None
+    for line, row in file.csv_rows(COLUMNS):
+        prompt, answer = lengths_of(file, line, row)
+        if prompt + answer > LONGEST:
+            raise file.fault(f"line {line}: has {prompt} + {answer} tokens, the limit is {LONGEST}.")
+        if prompt and answer:
+            pairs.append((prompt, answer))
+        if len(pairs) == most:
+            break
     if not pairs:
-        raise BenchUsage(f"lengths {path}: has no request with a prompt and an answer. {_EXPECTED}")
+        raise file.unexpected("has no request with a prompt and an answer")
     return Lengths(name=path.name, pairs=tuple(pairs))
 
 
-_EXPECTED = "Expected lines of TIMESTAMP,ContextTokens,GeneratedTokens."
-
-
-def _length(path: Path, line: int, name: str, text: str | None) -> int:
-    if text is None or not text.strip().isdecimal() or len(text) > 12:
-        raise BenchUsage(f"lengths {path}: line {line}: {name} must be a number of tokens, got {text!r:.40}. {_EXPECTED}")
-    return int(text)
+def lengths_of(file: TraceFile, line: int, row: Mapping[str, str | None]) -> tuple[int, int]:
+    """Tokens of prompt and answer."""
+    found = []
+    for name in COLUMNS:
+        text = row[name]
+        if text is None or not text.strip().isdecimal() or len(text) > 12:
+            raise file.unexpected(f"line {line}: {name} must be a number of tokens, got {text!r:.40}")
+        found.append(int(text))
+    prompt, answer = found
+    return prompt, answer
 
 
 def log_normal(count: int, seed: int) -> Lengths:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from random import Random
+from dataclasses import replace
 from time import perf_counter
 
 from .errors import BenchError
@@ -34,20 +34,25 @@ async def closed_loop(ask: Ask, requests: Sequence[Request], concurrency: int, a
     return outcomes
 
 
-async def open_loop(ask: Ask, requests: Sequence[Request], rate: float, seed: int, answered: Answered) -> list[Outcome]:
-    """Poisson arrivals of `rate` requests per second, whatever the server makes of them."""
+async def open_loop(ask: Ask, requests: Sequence[Request], times: Sequence[float], answered: Answered) -> list[Outcome]:
+    """Each request is sent at its time, in seconds from now, whatever became of those before.
+
+    Its latencies count from that time, not from when it was sent: a client that is late, because the server has its processor or
+    the event loop was busy, would else leave out the waiting of just those requests that waited (coordinated omission, G. Tene).
+    """
     outcomes: list[Outcome] = []
 
-    async def ask_one(request: Request) -> None:
-        outcomes.append(await _outcome(ask, request))
+    async def ask_one(request: Request, due: float) -> None:
+        outcome = await _outcome(ask, request)
+        outcomes.append(replace(outcome, due=due) if isinstance(outcome, Trace) else outcome)
         answered()
 
-    arrival, random = perf_counter(), Random(seed)
+    began = perf_counter()
     async with asyncio.TaskGroup() as tasks:
-        for request in requests:
-            await asyncio.sleep(arrival - perf_counter())  # by absolute times: a late wake-up delays no later arrival
-            tasks.create_task(ask_one(request))
-            arrival += random.expovariate(rate)
+        for request, time in zip(requests, times, strict=True):
+            due = began + time
+            await asyncio.sleep(due - perf_counter())  # by absolute times: a late wake-up delays no later arrival
+            tasks.create_task(ask_one(request, due))
     return outcomes
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from .errors import BenchError
 from .machine import machine_facts
 from .measure import Attempt
 from .statistics import Percentiles, Spread, percentiles, spread
+from .whole_file import write_whole
 
 FORMAT = 1
 """Version of the JSON."""
@@ -90,19 +88,8 @@ def noise_remarks(attempts: Sequence[Attempt[Any]], max_foreign: float) -> list[
 
 
 def write_json(result: Result, path: Path) -> None:
-    """Whole or not at all: written beside its place, then renamed."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(to_json(result))
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise BenchError(f"--json {path}: the result cannot be written there ({error.strerror}). The folder must exist and be writable.") from None
+    """Whole or not at all."""
+    write_whole(path, to_json(result), "--json")
 
 
 def to_json(result: Result) -> bytes:

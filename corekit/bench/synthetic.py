@@ -6,7 +6,7 @@ of their own, 32 out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from .errors import BenchUsage
@@ -23,6 +23,7 @@ _TEXT = (
     " each which she do how their if will up other about out many then them these so some her would make like him into time has look two more write go see"
     " number no way could people my than first water been call who oil its now find long down day did get come made may part"
 )
+WORDS: Sequence[str] = tuple(_TEXT.split())
 
 Piece = Callable[[int], tuple[int, ...]]
 
@@ -31,15 +32,15 @@ def synthetic(name: str, *, seed: int, vocab_size: int | None) -> Workload:
     """With a vocabulary prompts are ids of it, without one they are text, one word per token of the shape."""
     if name not in NAMES:
         raise BenchUsage(f"--name {name}: no such built-in workload. Built in are {', '.join(NAMES)}; others come from a file given with --workload.")
-    random, words = Random(f"{name} {seed}"), _TEXT.split()
-    top = len(words) if vocab_size is None else vocab_size
+    random = Random(f"{name} {seed}")
+    top = len(WORDS) if vocab_size is None else vocab_size
 
     def piece(length: int) -> tuple[int, ...]:
         return tuple(random.randrange(top) for _ in range(length))
 
     def request(tokens: tuple[int, ...], out: int) -> Request:
         if vocab_size is None:
-            return Request(token_ids=None, text=" ".join(words[i] for i in tokens), num_output_tokens=out)
+            return Request(token_ids=None, text=" ".join(WORDS[i] for i in tokens), num_output_tokens=out)
         return Request(token_ids=tokens, text=None, num_output_tokens=out)
 
     repetitions = tuple(tuple(request(tokens, out) for tokens, out in _prompts(name, piece)) for _ in range(NUM_REPETITIONS))

@@ -17,6 +17,7 @@ _NAMES: Mapping[str, str] = {
     "tpot": "TPOT, ms",
     "itl": "ITL, ms",
     "e2e": "E2E, ms",
+    "late": "sent late, ms",
     "in_all": "in all, ms",
     "step_input": "step input, ms",
 }

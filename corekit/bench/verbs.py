@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from .arrivals import Arrivals
 from .ask import ask_engine, check_fits, vocab_size
 from .errors import BenchUsage
 from .http_client import Server
 from .machine import CpuMeter, is_local, listening_process
 from .measure import Effort
+from .outputs import Outputs
 from .planning import InstantExecutor, Planning, Population, StepWindow
 from .progress import Progress
+from .reenacted import AskedRecording, Reenacted
 from .result import Result
-from .serving import Arrivals, Loading, summarise
+from .serving import Loading, summarise
 from .steps import StepLog
 from .synthetic import synthetic
 from .workload import Workload, load, prompts_as
@@ -57,12 +60,21 @@ UNLIMITED_QUEUE: Mapping[str, int] = {"scheduler.max_queued_requests": 10**6, "s
 """A workload is sent whole; how much a server would queue is not what is measured."""
 
 
-def bench_client(bench: Literal["latency", "throughput"], configure: Configure, asked: Asked, concurrency: int | None, effort: Effort, err: TextIO) -> Result:
+def bench_client(
+    bench: Literal["latency", "throughput"],
+    configure: Configure,
+    asked: Asked,
+    concurrency: int | None,
+    effort: Effort,
+    err: TextIO,
+    outputs: Outputs = Outputs(),  # noqa: B008 - a frozen value
+) -> Result:
     """An engine in this process, through its client. latency: one request at a time."""
     from corekit.compose.assemble import assemble
 
-    steps = StepLog()
-    with assemble(configure(UNLIMITED_QUEUE), frontends=(), observers=(steps,)) as assembly:
+    outputs.check()
+    steps, timeline = StepLog(), outputs.timeline()
+    with assemble(configure(UNLIMITED_QUEUE), frontends=(), observers=(steps, timeline) if timeline else (steps,)) as assembly:
         client = assembly.client
         workload = asked.workload(vocab_size(client))
         check_fits(client, workload)
@@ -76,13 +88,30 @@ def bench_client(bench: Literal["latency", "throughput"], configure: Configure, 
             steps=steps,
         )
         attempts = asyncio.run(loading.run())
-        return summarise(bench, loading, attempts, {"engine": assembly.summary()})
+        result = summarise(bench, loading, attempts, {"engine": assembly.summary()})
+    outputs.write(result, attempts, timeline)
+    return result
 
 
-def bench_server(server: Server, asked: Asked, num_ids: int | None, arrivals: Arrivals, effort: Effort, err: TextIO, server_pid: int | None) -> Result:
-    """A server at a URL; on this machine its processor time counts as ours. `num_ids`: its vocabulary, None where it is not known."""
+def bench_server(
+    server: Server,
+    asked: Asked | AskedRecording,
+    num_ids: int | None,
+    arrivals: Arrivals,
+    effort: Effort,
+    err: TextIO,
+    server_pid: int | None,
+    outputs: Outputs = Outputs(),  # noqa: B008 - a frozen value
+) -> Result:
+    """A server at a URL; on this machine its processor time counts as ours. `num_ids`: its vocabulary, None where it is not known.
+
+    A recording brings its own arrivals.
+    """
+    outputs.check()
     workload = asked.workload(num_ids)
-    if arrivals.rate is None and arrivals.concurrency is None:
+    if isinstance(workload, Reenacted):
+        arrivals = Arrivals(times=workload.recording.times)
+    elif arrivals.rate is None and arrivals.concurrency is None:
         arrivals = replace(arrivals, concurrency=workload.concurrency)
     host, port, _ = server.address
     pid = server_pid or (listening_process(port) if is_local(host) else None)
@@ -98,9 +127,12 @@ def bench_server(server: Server, asked: Asked, num_ids: int | None, arrivals: Ar
             progress=Progress(err),
             tolerant=True,
             meter=(lambda: CpuMeter(judge=False)) if unknown else lambda: CpuMeter(*([pid] if pid else [])),
+            remarks=workload.remarks if isinstance(workload, Reenacted) else (),
         )
         attempts = await loading.run()
-        return summarise("serve", loading, attempts, {"server": f"{server.url}, model {told.model}" + (f", process {pid}" if pid else "")})
+        result = summarise("serve", loading, attempts, {"server": f"{server.url}, model {told.model}" + (f", process {pid}" if pid else "")})
+        outputs.write(result, attempts)
+        return result
 
     return asyncio.run(run())
 

@@ -40,9 +40,14 @@ class Workload:
     repetitions: tuple[tuple[Request, ...], ...]
 
     @property
+    def num_requests(self) -> int:
+        """Of a repetition."""
+        return len(self.repetitions[0])
+
+    @property
     def concurrency(self) -> int:
         """Requests in flight that this workload is meant for: one (W1), eight (W3), or all at once."""
-        return min(_CONCURRENCY.get(self.name, len(self.repetitions[0])), len(self.repetitions[0]))
+        return min(_CONCURRENCY.get(self.name, self.num_requests), self.num_requests)
 
     def repetition(self, number: int) -> tuple[Request, ...]:
         """Requests of repetition `number`; beyond those at hand, old ones that begin with another token."""

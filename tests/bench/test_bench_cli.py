@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import os
@@ -12,13 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from bench_rig import FINGERPRINT, QUIET, invoked, serving
 
-from corekit.cli.bench import bench
-
-QUIET = ["--max-foreign", "4096"]
-"""Neighbours of a test run must not make it longer."""
-FINGERPRINT = ["none", "--set", "model.use=fingerprint", "--set", "tokenizer.use=bytes", "--set", "block_allocator.num_blocks=64"]
 FIGURES = {"seconds", "requests_per_second", "output_tokens_per_second", "total_tokens_per_second"}
 PHASES = {"plan", "submit", "collect", "commit", "in_all"}
 
@@ -34,12 +28,6 @@ def workload(tmp_path: Path) -> Path:
     path = tmp_path / "workload.json"
     path.write_text(json.dumps({"about": "small", "W1": reps((5, 4)), "W2": reps((5, 4), (20, 1), (3, 9)), "vast": reps((5, 5000))}))
     return path
-
-
-def invoked(*args: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(bench, [str(arg) for arg in args], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result
 
 
 def checked(found: dict[str, Any], verb: str, reps: int) -> dict[str, Any]:
@@ -118,31 +106,8 @@ def test_engine_measures_the_policy_that_was_chosen() -> None:
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """A real server on a free port, in a thread of this process."""
-    from corekit_openai_http.frontend import OpenAiHttp
-    from corekit_openai_http.options import HttpOptions
-
-    from corekit.compose.assemble import assemble
-
-    frontend = OpenAiHttp(HttpOptions(port=0, api_keys=("secret",)))
-    config = {"model": {"source": "none", "use": "fingerprint"}, "tokenizer": {"use": "bytes"}, "block_allocator": {"num_blocks": 64}}
-    with assemble(config, frontends=(frontend,), environ={}) as assembly:
-        frontend.bind()
-        loop = asyncio.new_event_loop()
-        serving = loop.create_task(assembly.serve())
-
-        def run() -> None:
-            asyncio.set_event_loop(loop)
-            loop.run_until_complete(asyncio.wait([serving]))
-            loop.close()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield frontend.address or ""
-        finally:
-            loop.call_soon_threadsafe(serving.cancel)
-            thread.join()
+    with serving() as url:
+        yield url
 
 
 @pytest.mark.parametrize("more", [["--concurrency", 2], ["--rate", 500], ["--prompts", "text"]])

@@ -192,7 +192,7 @@ def test_a_closed_loop_keeps_its_number_in_flight(concurrency: int) -> None:
 
 def test_an_open_loop_sends_everything_in_order_whatever_comes_back() -> None:
     echo = Echo()
-    outcomes = asyncio.run(open_loop(echo.ask, REQUESTS, 5000.0, 7, lambda: None))
+    outcomes = asyncio.run(open_loop(echo.ask, REQUESTS, [0.0002 * at for at in range(len(REQUESTS))], lambda: None))
     assert echo.order == [request.num_output_tokens for request in REQUESTS]
     assert len(outcomes) == 11
 
