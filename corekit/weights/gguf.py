@@ -19,6 +19,7 @@ from .gguf_files import read_files
 from .gguf_header import GgufTensor
 from .gguf_rope import llama3_scaling
 from .gguf_tokenizer import tokenizer_files_of
+from .gguf_types import can_dequantize
 from .progress import progress_bar
 from .stored import Stored
 
@@ -128,20 +129,9 @@ class GgufSource:
 
     def _check_types(self) -> None:
         """Refuse at once, not halfway through loading, what the gguf package cannot dequantize."""
-        import numpy as np
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-        from gguf.quants import dequantize
-
         for type_id, type_name in {(tensor.type_id, tensor.type_name) for tensor in self._tensors.values()}:
-            if type_name in PLAIN_TYPES:
-                continue
-            kind = GGMLQuantizationType(type_id)
-            try:
-                dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
-            except NotImplementedError as error:
-                raise SourceError(
-                    f"{self._where}: tensors of type {type_name} cannot be dequantized. Use a file of another type, such as Q8_0 or Q4_1."
-                ) from error
+            if not can_dequantize(type_id):
+                raise SourceError(f"{self._where}: tensors of type {type_name} cannot be dequantized. Use a file of another type, such as Q8_0 or Q4_1.")
 
 
 def _dequantized(stored: StoredTensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The header of a GGUF file: metadata and a table of tensors, every number checked against the size of the file.
 
 The `gguf` package's own reader makes one array per string (seconds for a vocabulary) and trusts the counts it reads,
-so the header is read here; the package still supplies the type tables and the dequantization. Knows nothing of models.
+so the header is read here. Knows nothing of models.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 from .errors import SourceError
+from .gguf_types import type_of
 from .stored import Stored
 
 MAGIC = b"GGUF"
@@ -210,12 +211,10 @@ class _Cursor:
         return name, shape, self.number("I", name), self.number("Q", name)
 
     def tensor(self, name: str, shape: tuple[int, ...], type_id: int, offset: int) -> GgufTensor:
-        from gguf.constants import GGML_QUANT_SIZES
-
-        kind = next((known for known in GGML_QUANT_SIZES if known == type_id), None)
+        kind = type_of(type_id)
         if kind is None:
             raise self.fault(f"tensor {name!r} has the unknown type {type_id}")
-        block, block_bytes = GGML_QUANT_SIZES[kind]
+        block, block_bytes = kind.block, kind.block_bytes
         if any(size < 1 for size in shape) or shape[-1] % block:
             raise self.fault(f"tensor {name!r} has the shape {shape}, which {kind.name} blocks of {block} cannot fill")
         num_bytes = prod(shape) // block * block_bytes

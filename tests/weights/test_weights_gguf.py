@@ -229,3 +229,17 @@ def test_demo_model(demo_source: WeightSource) -> None:
         tensor = table[theirs]
         rows = stored[tensor.offset : tensor.offset + tensor.num_bytes].reshape(tensor.shape[0], -1)
         np.testing.assert_array_equal(read[ours].numpy(), gguf.quants.dequantize(rows, Kind(tensor.type_id)))
+
+
+def test_the_table_of_types_is_that_of_the_gguf_package() -> None:
+    from gguf.constants import GGML_QUANT_SIZES
+
+    from corekit.weights.gguf_types import KNOWN, can_dequantize, type_of
+
+    for kind, sizes in GGML_QUANT_SIZES.items():
+        assert type_of(int(kind)) == (kind.name, *sizes)
+    for type_id, (_, _, num_bytes) in KNOWN.items():
+        assert can_dequantize(type_id)
+        assert gguf.quants.dequantize(np.zeros((1, num_bytes), dtype=np.uint8), Kind(type_id)).shape == (1, type_of(type_id).block)  # type: ignore[union-attr]
+    assert type_of(4_000) is None
+    assert not can_dequantize(int(Kind.I32))
