@@ -11,6 +11,7 @@ from .bench_accuracy import accuracy
 from .bench_kv import memory, prefix
 from .bench_options import configure, effort, effort_options, report
 from .bench_serve import serve
+from .bench_startup import startup
 from .bench_workload import asked, concurrency_option, output_options, outputs, workload_options
 from .common import overrides, target
 from .group import Group
@@ -28,6 +29,7 @@ bench.add_command(serve)
 bench.add_command(prefix)
 bench.add_command(memory)
 bench.add_command(accuracy)
+bench.add_command(startup)
 
 
 @bench.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
+
+
+log = logging.getLogger(__name__)
 
 
 def _length(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -64,14 +68,17 @@ def serve(
                 length = None if max_model_len is None else parse_value(max_model_len)
                 config = read(target, overrides, {**dotted, "model.max_model_len": length})
                 say_loading(config, log_level)
+                _reached("configured")
                 from corekit.compose.assemble import finish
                 from corekit.compose.composition import compose
 
                 composition = compose(config, clock=time.monotonic, progress=draws_bars())
             adopt()
+            _reached("composed")
             with failing(LOAD, debug=debug):
                 assembly = finish(composition, bind=True)
             adopt()
+            _reached("loaded")
             try:
                 with failing(FAILED, debug=debug):
                     run_until_signal(_serve(assembly), lambda: _stopping(assembly))
@@ -80,6 +87,11 @@ def serve(
                     assembly.close()
     except Stopped:
         return  # that is how a server ends
+
+
+def _reached(stage: str) -> None:
+    """For whoever measures the start, as `corekit bench startup` does."""
+    log.debug("start-up: %s", stage, extra={"stage": stage})
 
 
 async def _serve(assembly: Assembly) -> None:
