@@ -1,6 +1,7 @@
-#include "linear/tiles.h"
+#include "linear/amx.h"
 
-#include "simd/tile.h"
+#include "linear/levels.h"
+#include "simd/amx.h"
 #include "simd/vec.h"
 
 namespace corekit {
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int tile_width = 16;          // rows of a tile, and floats of a row of it
 constexpr size_t tile_bytes = 1024;     // also a block of a panel as bfloat16
-constexpr size_t prefetch_bytes = 1024; // ahead of the weights that are read
+constexpr size_t prefetch_ahead = 1024; // of the weights that are read
 // Up to so many rows the weights are expanded just before each product, in turns into two pairs of tiles; beyond, once for all rows.
 constexpr int max_rows_in_turns = 32;
 constexpr size_t turns_bytes = 4 * tile_bytes;
@@ -46,7 +47,7 @@ template <Format format> void expand(const uint8_t *block, uint8_t *to) {
 }
 
 template <Format format> void prefetch_block(const uint8_t *block) {
-    for (size_t at = 0; at < block_bytes(format); at += 64) prefetch(block + prefetch_bytes + at);
+    for (size_t at = 0; at < block_bytes(format); at += 64) prefetch(block + prefetch_ahead + at);
 }
 
 // Two panels: the same twice where an odd number ends.
@@ -81,7 +82,7 @@ template <Format format> struct InTurns {
 
 // Sums of up to two tiles of rows with a pair of panels: sums[2 r + p] has tile r of rows and panel p.
 template <class Source>
-COREKIT_INLINE void multiply_chunk(Tiles &tiles, const Source &weights, bool first_use, int num_blocks, const uint8_t *rows, size_t row_bytes, bool two,
+COREKIT_INLINE void multiply_chunk(AmxTiles &tiles, const Source &weights, bool first_use, int num_blocks, const uint8_t *rows, size_t row_bytes, bool two,
                                    float (*sums)[16][16]) {
     tiles.zero<0>();
     tiles.zero<1>();
@@ -108,80 +109,66 @@ COREKIT_INLINE void multiply_chunk(Tiles &tiles, const Source &weights, bool fir
     tiles.store<3>(sums[3], 64);
 }
 
-// What becomes of the sums.
-struct Ending {
+// Rows [first_row, end_row) with any panels.
+struct Product {
+    AmxTiles &tiles;
     const Matrix &matrix;
+    const Activations &rows;
     const Output &output;
+    int first_row, end_row;
+    uint8_t *scratch;
 
-    F32x16 scaled(const float *sum, int panel) const {
-        if (matrix.format != Format::channel) return load(sum);
-        return mul(load(sum), load(reinterpret_cast<const float *>(matrix.panel(panel) + matrix.num_blocks() * block_bytes(Format::channel))));
-    }
-    void put(float (*sum)[16], int num_rows, int first_row, int panel) const {
-        const int first = panel * panel_width, rest = matrix.num_outputs - first, count = rest < panel_width ? rest : panel_width;
-        const F32x16 bias = output.bias ? load_first(output.bias + first, count) : zero();
-        for (int row = 0; row < num_rows; row++) {
-            float *to = output.to + (first_row + row) * output.stride + first;
-            const F32x16 product = add(scaled(sum[row], panel), bias);
-            store_first(to, output.kind == Output::Kind::add ? add(load_first(to, count), product) : product, count);
+    template <Format format> void multiply_panels(int first_panel, int end_panel) const {
+        for (int panel = first_panel; panel < end_panel; panel += 2) {
+            const bool has_second = panel + 1 < end_panel;
+            const Pair pair = {{matrix.panel(panel), matrix.panel(panel + has_second)}};
+            if (format == Format::bf16) multiply_pair(Ready{pair}, panel, has_second);
+            else if (end_row - first_row <= max_rows_in_turns) multiply_pair(InTurns<format>{pair, scratch}, panel, has_second);
+            else multiply_pair(Ready{expand_pair<format>(pair)}, panel, has_second);
         }
     }
-    void put_silu(float (*gate)[16], float (*up)[16], int num_rows, int first_row, int panel) const {
-        const int first = panel / 2 * panel_width, rest = matrix.num_outputs / 2 - first, count = rest < panel_width ? rest : panel_width;
-        for (int row = 0; row < num_rows; row++) {
-            float *to = output.to + (first_row + row) * output.stride + first;
-            store_first(to, mul(silu(scaled(gate[row], panel)), scaled(up[row], panel + 1)), count);
-        }
-    }
-    void put_pair(float (*sums)[16][16], int num_rows, int first_row, int panel, bool has_second) const {
-        if (output.kind == Output::Kind::silu_mul) return put_silu(sums[0], sums[1], num_rows, first_row, panel);
-        put(sums[0], num_rows, first_row, panel);
-        if (has_second) put(sums[1], num_rows, first_row, panel + 1);
-    }
-};
 
-// The prepared rows [first, end).
-struct Rows {
-    const Activations &all;
-    int first, end;
-
-    template <class Source> void multiply(Tiles &tiles, Source weights, const Ending &ending, int panel, bool has_second) const {
-        alignas(64) float sums[4][16][16];
-        const size_t row_bytes = all.num_inputs * sizeof(uint16_t);
-        const int num_blocks = ending.matrix.num_blocks();
-        for (int row = first; row < end; row += 2 * tile_width) {
-            const int upper = end - row < tile_width ? end - row : tile_width, lower = end - row - upper < tile_width ? end - row - upper : tile_width;
-            const uint8_t *from = reinterpret_cast<const uint8_t *>(all.halves) + row * row_bytes;
-            multiply_chunk(tiles, weights, row == first, num_blocks, from, row_bytes, lower > 0, sums);
-            ending.put_pair(sums, upper, row, panel, has_second);
-            if (lower > 0) ending.put_pair(sums + 2, lower, row + tile_width, panel, has_second);
-        }
-    }
-};
-
-template <Format format> void multiply_rows(Tiles &tiles, const Rows &rows, int first_panel, int end_panel, const Ending &ending, uint8_t *scratch) {
-    const Matrix &matrix = ending.matrix;
-    const int num_blocks = matrix.num_blocks();
-    for (int panel = first_panel; panel < end_panel; panel += 2) {
-        const bool has_second = panel + 1 < end_panel;
-        const Pair pair = {{matrix.panel(panel), matrix.panel(panel + has_second)}};
-        if (format == Format::bf16) {
-            rows.multiply(tiles, Ready{pair}, ending, panel, has_second);
-        } else if (rows.end - rows.first <= max_rows_in_turns) {
-            rows.multiply(tiles, InTurns<format>{pair, scratch}, ending, panel, has_second);
-        } else {
-            const Pair expanded = {{scratch, scratch + num_blocks * tile_bytes}};
-            for (int which = 0; which < 2; which++) {
-                for (int block = 0; block < num_blocks; block++) {
-                    const uint8_t *from = pair.panels[which] + block * block_bytes(format);
-                    prefetch_block<format>(from);
-                    expand<format>(from, scratch + (which * num_blocks + block) * tile_bytes);
-                }
+private:
+    template <Format format> Pair expand_pair(const Pair &pair) const {
+        const int num_blocks = matrix.num_blocks();
+        uint8_t *to = scratch;
+        for (const uint8_t *from : pair.panels) {
+            for (int block = 0; block < num_blocks; block++, from += block_bytes(format), to += tile_bytes) {
+                prefetch_block<format>(from);
+                expand<format>(from, to);
             }
-            rows.multiply(tiles, Ready{expanded}, ending, panel, has_second);
+        }
+        return {{scratch, scratch + num_blocks * tile_bytes}};
+    }
+
+    template <class Source> void multiply_pair(const Source &weights, int panel, bool has_second) const {
+        alignas(64) float sums[4][16][16];
+        const size_t row_bytes = rows.num_inputs * sizeof(uint16_t);
+        for (int row = first_row; row < end_row; row += 2 * tile_width) {
+            const int count = end_row - row, upper = count < tile_width ? count : tile_width;
+            const int lower = count - upper < tile_width ? count - upper : tile_width;
+            const uint8_t *from = reinterpret_cast<const uint8_t *>(rows.halves) + row * row_bytes;
+            multiply_chunk(tiles, weights, row == first_row, matrix.num_blocks(), from, row_bytes, lower > 0, sums);
+            finish_pair(sums, upper, row, panel, has_second);
+            if (lower > 0) finish_pair(sums + 2, lower, row + tile_width, panel, has_second);
         }
     }
-}
+
+    void finish_pair(float (*sums)[16][16], int num_rows, int row, int panel, bool has_second) const {
+        if (matrix.format == Format::channel) {
+            scale(sums[0], num_rows, panel);
+            if (has_second) scale(sums[1], num_rows, panel + 1);
+        }
+        if (output.kind == Output::Kind::silu_mul) return finish(matrix, output, panel / 2, row, num_rows, sums[0][0], sums[1][0]);
+        finish(matrix, output, panel, row, num_rows, sums[0][0], nullptr);
+        if (has_second) finish(matrix, output, panel + 1, row, num_rows, sums[1][0], nullptr);
+    }
+
+    void scale(float (*sums)[16], int num_rows, int panel) const {
+        const F32x16 scales = load(reinterpret_cast<const float *>(matrix.panel(panel) + matrix.num_blocks() * block_bytes(Format::channel)));
+        for (int row = 0; row < num_rows; row++) store(sums[row], mul(load(sums[row]), scales));
+    }
+};
 
 // Rows that stay in the second cache while all panels pass by: about a megabyte of them.
 int rows_at_once(int num_inputs) {
@@ -191,24 +178,32 @@ int rows_at_once(int num_inputs) {
 
 } // namespace
 
-size_t tile_scratch_bytes(const Matrix &matrix, int num_rows) {
+size_t amx_scratch_bytes(const Matrix &matrix, int num_rows) {
     if (matrix.format == Format::bf16) return 0;
     const size_t expanded = num_rows > max_rows_in_turns ? 2 * tile_bytes * matrix.num_blocks() : 0;
     return expanded > turns_bytes ? expanded : turns_bytes;
 }
 
-void multiply_tiles(const Matrix &matrix, const Activations &rows, int num_rows, int first_panel, int end_panel, const Output &output, uint8_t *scratch) {
-    Tiles tiles;
-    const Ending ending = {matrix, output};
+void multiply_amx(const Matrix &matrix, const Activations &rows, int num_rows, int first_panel, int end_panel, const Output &output, uint8_t *scratch) {
+    AmxTiles tiles;
     const int at_once = rows_at_once(rows.num_inputs);
     for (int first = 0; first < num_rows; first += at_once) {
-        const Rows some = {rows, first, num_rows - first < at_once ? num_rows : first + at_once};
-        if (matrix.format == Format::bf16) multiply_rows<Format::bf16>(tiles, some, first_panel, end_panel, ending, scratch);
-        else if (matrix.format == Format::nibble) multiply_rows<Format::nibble>(tiles, some, first_panel, end_panel, ending, scratch);
-        else if (matrix.format == Format::byte) multiply_rows<Format::byte>(tiles, some, first_panel, end_panel, ending, scratch);
-        else multiply_rows<Format::channel>(tiles, some, first_panel, end_panel, ending, scratch);
+        const Product product = {tiles, matrix, rows, output, first, num_rows - first < at_once ? num_rows : first + at_once, scratch};
+        if (matrix.format == Format::bf16) product.multiply_panels<Format::bf16>(first_panel, end_panel);
+        else if (matrix.format == Format::nibble) product.multiply_panels<Format::nibble>(first_panel, end_panel);
+        else if (matrix.format == Format::byte) product.multiply_panels<Format::byte>(first_panel, end_panel);
+        else product.multiply_panels<Format::channel>(first_panel, end_panel);
     }
 }
+
+namespace {
+
+Prepared wants_bf16(Format, int) { return Prepared::bf16; }
+bool can_multiply_bf16(Format format, Prepared prepared) { return format != Format::f32 && prepared == Prepared::bf16; }
+
+} // namespace
+
+extern const LinearKernels amx_table = {&wants_bf16, &can_multiply_bf16, &prepare, &multiply_amx, &amx_scratch_bytes};
 
 } // namespace COREKIT_LEVEL
 } // namespace corekit

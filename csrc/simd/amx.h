@@ -1,6 +1,6 @@
 // Eight registers of sixteen rows of 64 bytes, and the product of two of them: Intel AMX where that is compiled in (level amx), and
 // the same arithmetic on memory for every other level, so that what is written for tiles is tested on any processor.
-// The emulation is for tests: no table of kernels chooses it. Whether the processor has tiles, instruction_set.h knows.
+// The emulation is for tests: no product chooses it by itself. Whether the processor has tiles, instruction_set.h knows.
 #pragma once
 
 #include <stddef.h>
@@ -16,9 +16,9 @@ namespace COREKIT_LEVEL {
 //
 // Written in assembly: the intrinsics of GCC 12 do not say which memory they read, so that it drops stores of the configuration
 // and may move stores to a tile's rows behind the load.
-class Tiles {
+class AmxTiles {
 public:
-    __attribute__((always_inline)) Tiles() {
+    __attribute__((always_inline)) AmxTiles() {
         struct alignas(64) {
             uint8_t palette, start_row, reserved[14];
             uint16_t row_bytes[16];
@@ -31,9 +31,9 @@ public:
         }
         asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
     }
-    __attribute__((always_inline)) ~Tiles() { asm volatile("tilerelease" : : : "memory"); }
-    Tiles(const Tiles &) = delete;
-    Tiles &operator=(const Tiles &) = delete;
+    __attribute__((always_inline)) ~AmxTiles() { asm volatile("tilerelease" : : : "memory"); }
+    AmxTiles(const AmxTiles &) = delete;
+    AmxTiles &operator=(const AmxTiles &) = delete;
 
     template <int tile> __attribute__((always_inline)) void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(tile)); }
     // Rows of 64 bytes, row_stride bytes apart.
@@ -53,11 +53,11 @@ public:
 
 // As above, on memory. Order and rounding are those of Intel's manual (TDPBF16PS): even and odd k are summed apart from zero, each step
 // rounded once; then both together, then to the sum. Denormal numbers are taken for zero.
-class Tiles {
+class AmxTiles {
 public:
-    Tiles() { memset(tile_, 0, sizeof tile_); }
-    Tiles(const Tiles &) = delete;
-    Tiles &operator=(const Tiles &) = delete;
+    AmxTiles() { memset(tile_, 0, sizeof tile_); }
+    AmxTiles(const AmxTiles &) = delete;
+    AmxTiles &operator=(const AmxTiles &) = delete;
 
     template <int tile> void zero() { memset(tile_[tile], 0, sizeof tile_[tile]); }
     template <int tile> void load(const void *from, size_t row_stride) {
