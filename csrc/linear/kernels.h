@@ -40,6 +40,8 @@ struct Output {
 struct LinearKernels {
     // In which form rows for this format and number of rows are wanted.
     Prepared (*wants)(Format format, int num_rows);
+    // Whether rows prepared like this have products with this format: those that `wants` names, and bf16 in both bf16 and f32.
+    bool (*can_multiply)(Format format, Prepared prepared);
     // Prepares one row of num_inputs floats (not padded) as row `at`.
     void (*prepare)(const float *from, int num_inputs, const Activations &to, int at);
     // Products of num_rows rows with panels [first_panel, end_panel), the range even at both ends for silu_mul. A row's result does not
@@ -52,7 +54,7 @@ struct LinearKernels {
 const LinearKernels &linear_kernels(InstructionSet set);
 
 // The panels of thread `thread` of num_threads: [first, end), even bounds if `pairs`.
-inline void share_panels(int num_panels, bool pairs, int thread, int num_threads, int *first, int *end) {
+COREKIT_EVERYWHERE inline void share_panels(int num_panels, bool pairs, int thread, int num_threads, int *first, int *end) {
     const int unit = pairs ? 2 : 1, count = (num_panels + unit - 1) / unit;
     *first = int(int64_t(count) * thread / num_threads) * unit;
     *end = int(int64_t(count) * (thread + 1) / num_threads) * unit;

@@ -24,9 +24,12 @@ enum class Format : int {
     f32,
 };
 
+// Inlined always: no copy that was compiled for one instruction set may be linked for all.
+#define COREKIT_EVERYWHERE __attribute__((always_inline))
+
 constexpr int panel_width = 16;
 constexpr int block_depth = 32;
-constexpr size_t block_bytes(Format format) {
+COREKIT_EVERYWHERE constexpr size_t block_bytes(Format format) {
     return format == Format::nibble ? 320 : format == Format::byte ? 576 : format == Format::channel ? 512 : format == Format::bf16 ? 1024 : 2048;
 }
 
@@ -37,11 +40,11 @@ struct Matrix {
     int num_inputs;
     const uint8_t *panels; // aligned to 64 bytes, and readable for 4 KiB behind the last panel: kernels prefetch ahead
 
-    int num_panels() const { return (num_outputs + panel_width - 1) / panel_width; }
-    int num_blocks() const { return (num_inputs + block_depth - 1) / block_depth; }
-    size_t panel_bytes() const { return num_blocks() * block_bytes(format) + (format == Format::channel ? panel_width * sizeof(float) : 0); }
-    size_t num_bytes() const { return num_panels() * panel_bytes(); }
-    const uint8_t *panel(int at) const { return panels + at * panel_bytes(); }
+    COREKIT_EVERYWHERE int num_panels() const { return (num_outputs + panel_width - 1) / panel_width; }
+    COREKIT_EVERYWHERE int num_blocks() const { return (num_inputs + block_depth - 1) / block_depth; }
+    COREKIT_EVERYWHERE size_t panel_bytes() const { return num_blocks() * block_bytes(format) + (format == Format::channel ? panel_width * sizeof(float) : 0); }
+    COREKIT_EVERYWHERE size_t num_bytes() const { return num_panels() * panel_bytes(); }
+    COREKIT_EVERYWHERE const uint8_t *panel(int at) const { return panels + at * panel_bytes(); }
 };
 
 // What a file has: rows of num_inputs weights, row_bytes apart.
@@ -59,8 +62,10 @@ struct StoredRows {
 bool can_pack(Stored from, Format to);
 
 // Packs panels [first_panel, end_panel) of a matrix whose outputs are the rows of `parts`, one part after the other, or, if
-// interleaved, panels of two parts of equal size in turns. No checks: callers have made them. Threads may share a matrix.
-void pack_panels(const Matrix &matrix, uint8_t *panels, const StoredRows *parts, int num_parts, bool interleaved, int first_panel, int end_panel);
+// interleaved, panels of two parts of equal size in turns: each part then takes whole panels, and num_outputs counts their zero
+// weights. No checks: callers have made them. Threads may share a matrix. False: a block's scale is beyond what its minimum, a half,
+// can follow (not finite, or 512 and more in q8_0, 8,192 and more in q4_0); no model has such weights.
+bool pack_panels(const Matrix &matrix, uint8_t *panels, const StoredRows *parts, int num_parts, bool interleaved, int first_panel, int end_panel);
 
 // The weights of one output as floats, num_inputs of them: exactly what the kernels multiply with.
 void unpack_row(const Matrix &matrix, int output, float *to);

@@ -91,6 +91,15 @@ COREKIT_LANE F32x16 load_bf16(const uint16_t *from) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)), 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1)), 16))};
 }
+// Lane l: bfloat16 at place 2 l, and 2 l + 1, of 32.
+COREKIT_LANE F32x16 load_even_bf16(const void *from) {
+    const __m256i *halves = static_cast<const __m256i *>(from);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(halves), 16)), _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(halves + 1), 16))};
+}
+COREKIT_LANE F32x16 load_odd_bf16(const void *from) {
+    const __m256i *halves = static_cast<const __m256i *>(from), top = _mm256_set1_epi32(int32_t(0xFFFF0000));
+    return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(halves), top)), _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(halves + 1), top))};
+}
 COREKIT_LANE __m256i bf16_bits(__m256 x) { // in the low half of each lane, rounded to the nearest, ties to even
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

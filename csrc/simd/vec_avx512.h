@@ -42,6 +42,9 @@ COREKIT_LANE F32x16 load_half(const uint16_t *from) { return _mm512_cvtph_ps(_mm
 COREKIT_LANE F32x16 load_bf16(const uint16_t *from) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from))), 16));
 }
+// Lane l: bfloat16 at place 2 l, and 2 l + 1, of 32.
+COREKIT_LANE F32x16 load_even_bf16(const void *from) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(from), 16)); }
+COREKIT_LANE F32x16 load_odd_bf16(const void *from) { return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(0xAAAAAAAA, from)); }
 COREKIT_LANE void store_bf16(uint16_t *to, F32x16 x) {
 #if defined(__AVX512BF16__)
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));

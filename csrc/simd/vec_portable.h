@@ -123,6 +123,23 @@ COREKIT_LANE F32x16 load_bf16(const uint16_t *from) {
     }
     return out;
 }
+// Lane l: bfloat16 at place 2 l, and 2 l + 1, of 32.
+COREKIT_LANE F32x16 load_even_bf16(const void *from) {
+    uint32_t pairs[16];
+    memcpy(pairs, from, sizeof pairs);
+    COREKIT_EACH pairs[lane] <<= 16;
+    F32x16 out;
+    memcpy(&out, pairs, sizeof out);
+    return out;
+}
+COREKIT_LANE F32x16 load_odd_bf16(const void *from) {
+    uint32_t pairs[16];
+    memcpy(pairs, from, sizeof pairs);
+    COREKIT_EACH pairs[lane] &= 0xFFFF0000;
+    F32x16 out;
+    memcpy(&out, pairs, sizeof out);
+    return out;
+}
 COREKIT_LANE void store_bf16(uint16_t *to, F32x16 x) { // to the nearest, ties to even
     COREKIT_EACH {
         uint32_t bits;

@@ -1,0 +1,45 @@
+// What the files of one instruction set give each other.
+#pragma once
+
+#include "linear/kernels.h"
+
+#ifndef COREKIT_LEVEL
+#error "COREKIT_LEVEL is not defined: kernels are compiled once for each instruction set, see csrc/CMakeLists.txt"
+#endif
+
+namespace corekit {
+namespace COREKIT_LEVEL {
+
+void prepare(const float *from, int num_inputs, const Activations &to, int at);
+
+constexpr int max_streams = 4; // panels that are read at the same time
+
+// What a tile computes: the products of some rows with one panel of each stream.
+struct TileWork {
+    const uint8_t *panels[max_streams];
+    int num_blocks;
+    const Activations *rows;
+    int first_row;
+};
+
+// products: [streams, rows of the tile, 16], aligned to 64 bytes.
+using Tile = void (*)(const TileWork &work, float *products);
+
+// Tiles of one format and prepared form. at(rows, streams): null where there is none.
+struct TileShapes {
+    int max_rows;
+    const Tile *tiles; // [max_rows, log2 of streams (0 to 2)]
+};
+
+TileShapes int8_tiles(Format format);                     // nibble, byte, channel
+TileShapes float_tiles(Format format, Prepared prepared); // bf16 with f32 and bf16, f32 with f32
+
+void multiply_vectors(const Matrix &matrix, const Activations &rows, int num_rows, int first_panel, int end_panel, const Output &output);
+
+// What becomes of the products [rows, 16] of a panel, or of a gate's and an up's, for silu_mul. unit: which panel, or pair of panels.
+void finish(const Matrix &matrix, const Output &output, int unit, int first_row, int num_rows, const float *products, const float *up_products);
+
+extern const LinearKernels linear_table;
+
+} // namespace COREKIT_LEVEL
+} // namespace corekit
