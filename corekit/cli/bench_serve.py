@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
     from corekit.bench.reenacted import AskedRecording
     from corekit.bench.verbs import Asked
 
-_OF_ARRIVALS = {"max_requests": "--max-requests", "speedup": "--speedup", "shorten": "--shorten", "longest": "--longest", "block_tokens": "--block-tokens"}
+_OF_ARRIVALS: Mapping[str, str] = {
+    "max_requests": "--max-requests",
+    "speedup": "--speedup",
+    "shorten": "--shorten",
+    "longest": "--longest",
+    "block_tokens": "--block-tokens",
+}
 _server_options = options_of(
     click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of an OpenAI-compatible server: corekit or any other."),
     click.option("--model", default="", help="Name of the model at the server; without it the first that the server lists."),
