@@ -80,10 +80,10 @@ class Recording:
 def read_recording(path: Path, most: int, block_tokens: int) -> Recording:
     """The first `most` requests by time. One without a prompt or an answer is left out: nothing could be asked."""
     file = TraceFile(path=path, kind="arrivals", expected=_EXPECTED)
-    found = (_from_json(file, block_tokens) if file.is_json() else _from_csv(file)) if path.exists() else iter(())
+    found = _from_json(file, block_tokens) if file.is_json() else _from_csv(file)
     requests = sorted((one for one in found if one.num_prompt_tokens and one.num_output_tokens), key=lambda one: one.time)[:most]
     if not requests:
-        raise file.unexpected("has no request with a prompt and an answer" if path.exists() else "is not there")
+        raise file.unexpected("has no request with a prompt and an answer")
     first = requests[0].time
     return Recording(name=path.name, requests=tuple(replace(one, time=one.time - first) for one in requests), block_tokens=block_tokens)
 

@@ -142,6 +142,11 @@ def test_what_is_no_recording(tmp_path: Path, lines: list[str], says: str) -> No
         read_recording(written(tmp_path, *lines), 10, block_tokens=8)
 
 
+def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BenchUsage, match="cannot be read: No such file"):
+        read_recording(tmp_path / "none.csv", 10, block_tokens=8)
+
+
 def test_a_recording_can_be_faster_shorter_and_clipped(tmp_path: Path) -> None:
     recording = read_recording(written(tmp_path, *LINES), 10, block_tokens=8)
     assert recording.faster(4.0).times == (0.0, 0.25, 0.5, 1.0)

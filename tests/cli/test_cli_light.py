@@ -31,6 +31,7 @@ print("imported:", [name for name in sys.argv[1].split(",") if name in sys.modul
         (["--help"], "torch,transformers,numpy,pydantic,structlog,pluggy,corekit.compose.config"),
         (["--version"], "torch,transformers,numpy,pydantic,structlog,pluggy"),
         (["serve", "--help"], "torch,transformers,numpy,structlog,pydantic"),
+        (["bench", "serve", "--help"], "torch,transformers,numpy,pydantic,matplotlib,msgspec"),
         (["config", "show"], "torch,transformers,numpy,corekit.engine.engine"),
         (["plugins"], "torch,transformers,numpy,corekit.engine.engine"),
     ],
