@@ -144,6 +144,9 @@ def test_precisions_of_one_model(places: Places) -> None:
     for row in rows[2:4]:
         assert row["ratio"] == pytest.approx(1, abs=0.05)
         assert row["mean_|d_ln_p|"] > 1e-3, "rounding to 8 bits shows"
+    target = json.loads(result.stdout)["target"]
+    for dtype in ("float32", "bfloat16"):
+        assert f", {dtype} on cpu" in target[dtype][0]
     names = {row["precision"] for row in rows}
     for one in figures(result, "not available"):
         assert one["precision"] in ("stored", "int8")
