@@ -36,4 +36,5 @@ def check(target: str | None, overrides: tuple[str, ...], log_level: str, debug:
     for line in composition.table():
         say(line)
     say(f"\nsource {composition.source.name}: {spec.architecture}, {len(spec.layers)} attention layers, context {spec.context_length:,} tokens")
-    say(f"device {context.device}, {context.threads} threads, dtype {context.dtype}, KV {context.kv_dtype}, max_model_len {context.max_model_len:,}")
+    weights = "" if context.quantization == "none" else f", {context.quantization} weights"
+    say(f"device {context.device}, {context.threads} threads, dtype {context.dtype}{weights}, KV {context.kv_dtype}, max_model_len {context.max_model_len:,}")
