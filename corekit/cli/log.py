@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,8 +27,7 @@ def set_up(level: str, *, for_machines: bool = False) -> None:
     Whoever asked for no format gets the console's; for_machines: JSON where there is no terminal. Where JSON was asked for,
     nothing else is written, the verb's own words included.
     """
-    import structlog
-
+    structlog = _structlog()
     context = click.get_current_context(silent=True)
     asked = "auto" if context is None else context.meta.get(FORMAT, "auto")
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -46,6 +46,19 @@ def set_up(level: str, *, for_machines: bool = False) -> None:
     root.setLevel(level.upper())
     if asked == "json":
         logging.captureWarnings(True)
+
+
+def _structlog() -> ModuleType:
+    """structlog without rich, which it takes where that is installed, to print tracebacks with values of variables: most of its import."""
+    kept_out = "rich" not in sys.modules
+    if kept_out:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # how Python is told that a module cannot be imported
+    try:
+        import structlog
+    finally:
+        if kept_out:
+            del sys.modules["rich"]
+    return structlog
 
 
 def adopt() -> None:

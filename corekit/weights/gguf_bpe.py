@@ -76,7 +76,7 @@ def _merges_by_score(texts: Sequence[str], types: Sequence[Any], scores: Sequenc
 
 
 def texts_of(values: Any, key: str, where: str) -> list[str]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    if not isinstance(values, list) or not set(map(type, values)) <= {str}:
         raise SourceError(f"{where}: {key} is not a list of strings. The file is damaged.")
     return values
 
