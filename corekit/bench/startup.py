@@ -70,8 +70,14 @@ def bench_startup(start: Start, effort: Effort, err: TextIO) -> Result:
         spreads=spreads,
         percentiles={},
         attempts=[attempt_facts(one) | {"of": of, **one.value} for of, tries in (("server", attempts), ("only torch", beside)) for one in tries],
-        remarks=noise_remarks([*attempts, *beside], effort.max_foreign),
+        remarks=[*_remarks(), *noise_remarks([*attempts, *beside], effort.max_foreign)],
     )
+
+
+def _remarks() -> list[str]:
+    if sys.dont_write_bytecode:
+        return ["PYTHONDONTWRITEBYTECODE is set: modules that were not compiled when they were installed are compiled in every start"]
+    return []
 
 
 def _command(*arguments: str) -> tuple[str, ...]:

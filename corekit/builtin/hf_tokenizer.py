@@ -51,9 +51,7 @@ class HfTokenizer:
             to_bytes, self._lead = decoding_rule(decoder)
         except ValueError as fault:
             raise TokenizerError(f"{source.name}: {fault}") from fault
-        tokens = _by_id(vocabulary)
-        self._vocab_size = len(tokens)
-        self._bytes_of = TokenBytes(tokens, to_bytes)
+        self._bytes_of = TokenBytes(index + 1 if vocabulary else 0, self._encoder.id_to_token, to_bytes)
         names = {key: text for key, value in settings.items() if key.endswith("_token") and (text := _token_text(value)) is not None}
         self._eos_token_ids = tuple(dict.fromkeys(_eos_ids(source, vocabulary.get(names.get("eos_token", "")))))
         self._template = self._read_template(files, settings, names)
@@ -107,7 +105,7 @@ class HfTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        return self._vocab_size
+        return len(self._bytes_of)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -178,13 +176,6 @@ def _ids(encoder: Any, text: str, *, add_special: bool) -> list[int]:
     (encoded,) = encoder.encode_batch_fast([text], add_special_tokens=add_special)  # unlike encode, it lets other threads run meanwhile
     ids: list[int] = encoded.ids
     return ids
-
-
-def _by_id(vocabulary: Mapping[str, int]) -> list[str]:
-    tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
-    for token, index in vocabulary.items():
-        tokens[index] = token
-    return tokens
 
 
 def _eos_ids(source: WeightSource, own: int | None) -> Iterator[int]:

@@ -7,7 +7,7 @@ Two rules cover language models: byte-level BPE (GPT-2's table from bytes to pri
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .text_decoder import Lead
@@ -45,17 +45,20 @@ def _metaspace(token: str) -> bytes:
 class TokenBytes:
     """Id -> its bytes, worked out when first asked for: of a large vocabulary most never are. Nothing for an id that there is not."""
 
-    def __init__(self, tokens: Sequence[str], to_bytes: Callable[[str], bytes]) -> None:
-        self._tokens = tokens
+    def __init__(self, num_ids: int, token_of: Callable[[int], str | None], to_bytes: Callable[[str], bytes]) -> None:
+        self._token_of = token_of
         self._to_bytes = to_bytes
-        self._known: list[bytes | None] = [None] * len(tokens)
+        self._known: list[bytes | None] = [None] * num_ids
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def __call__(self, token_id: int) -> bytes:
         if not 0 <= token_id < len(self._known):
             return b""
         known = self._known[token_id]
         if known is None:
-            known = self._known[token_id] = self._to_bytes(self._tokens[token_id])
+            known = self._known[token_id] = self._to_bytes(self._token_of(token_id) or "")
         return known
 
 

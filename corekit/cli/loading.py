@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from corekit.compose.process import nothing_collected
+from corekit.compose.process import give_back, nothing_collected
 
 from .failing import CONFIG, FAILED, LOAD, USAGE, fail, failing
 from .log import adopt, draws_bars
@@ -31,4 +31,5 @@ def loaded(config: Config, *, max_tokens: int | None, chats: bool, advice: str, 
     with failing(LOAD, debug=debug):
         assembly = finish(composition)
     adopt()
+    give_back()
     return assembly

@@ -13,7 +13,7 @@ import click
 from corekit.api import SupportsBind
 from corekit.compose.ahead import load_ahead
 from corekit.compose.errors import BindError
-from corekit.compose.process import nothing_collected
+from corekit.compose.process import give_back, nothing_collected
 
 from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, LOAD, failing, say
@@ -80,6 +80,7 @@ def serve(
             with failing(LOAD, debug=debug):
                 assembly = finish(composition, bind=True)
             adopt()
+            give_back()
             _reached("loaded")
             try:
                 with failing(FAILED, debug=debug):

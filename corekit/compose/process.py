@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 ALONE = (("PYDANTIC_DISABLE_PLUGINS", "__all__"), ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"))
 """Both libraries search the entry points of everything that is installed, and end where one file of those cannot be read."""
@@ -29,8 +30,18 @@ def nothing_collected() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        give_back()
         if was_on:
             gc.enable()
+
+
+def give_back() -> None:
+    """Memory that is free in this process goes back to the system, where the C library can do that. A tokenizer in the making needs twice what stays."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(AttributeError):  # glibc alone has it
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def wants_color() -> bool:
