@@ -9,9 +9,9 @@ namespace COREKIT_LEVEL {
 
 // Few rows wait for memory: several streams keep more of it on the way. More rows compute, and need the registers for sums.
 #if defined(__AVX512F__) // 32 registers
-constexpr int max_int8_rows = 14, max_float_rows = 14;
-constexpr int int8_streams(int num_rows) { return num_rows <= 3 ? 4 : num_rows <= 7 ? 2 : 1; }
-constexpr int float_streams(int num_rows) { return num_rows <= 3 ? 4 : 2; }
+constexpr int max_int8_rows = 12, max_float_rows = 14;
+constexpr int int8_streams(int num_rows) { return num_rows <= 6 ? 4 : 2; }
+constexpr int float_streams(int num_rows) { return num_rows <= 6 ? 4 : 2; }
 #elif defined(__AVX2__) // 16 registers of half a vector
 constexpr int max_int8_rows = 4, max_float_rows = 6;
 constexpr int int8_streams(int num_rows) { return num_rows == 1 ? 4 : 1; }

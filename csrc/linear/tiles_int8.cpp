@@ -22,29 +22,16 @@ struct Channels {
     static constexpr bool block_scales = false, nibbles = false;
 };
 
-template <class Weights> COREKIT_INLINE void load_weights(const uint8_t *block, Bytes64 *weights) {
-    if constexpr (Weights::nibbles) {
-#pragma GCC unroll 4
-        for (int j = 0; j < num_vectors / 2; j++) {
-            const Bytes64 both = load_bytes(block + 64 * j);
-            weights[j] = low_nibbles(both);
-            weights[num_vectors / 2 + j] = high_nibbles(both);
-        }
-    } else {
-#pragma GCC unroll 8
-        for (int j = 0; j < num_vectors; j++) weights[j] = load_bytes(block + 64 * j);
-    }
+template <class Weights> COREKIT_INLINE Bytes64 load_weights(const uint8_t *block, int vector) {
+    if constexpr (!Weights::nibbles) return load_bytes(block + 64 * vector);
+    constexpr int half = num_vectors / 2;
+    return vector < half ? low_nibbles(load_bytes(block + 64 * vector)) : high_nibbles(load_bytes(block + 64 * (vector - half)));
 }
 
-template <class Weights> COREKIT_INLINE F32x16 block_dot(const Bytes64 *weights, const int8_t *x) {
-    I32x16 sum = zero_ints();
-#pragma GCC unroll 8
-    for (int j = 0; j < num_vectors; j++) {
-        int32_t four;
-        memcpy(&four, x + 4 * j, 4);
-        sum = Weights::nibbles ? dot_u4s8(sum, weights[j], four) : dot_u8s8(sum, weights[j], four);
-    }
-    return to_float(sum);
+template <class Weights> COREKIT_INLINE I32x16 add_dot(I32x16 sum, Bytes64 weights, const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, 4);
+    return Weights::nibbles ? dot_u4s8(sum, weights, four) : dot_u8s8(sum, weights, four);
 }
 
 // The sum of a row, in one order.
@@ -54,56 +41,63 @@ COREKIT_INLINE float sum_of(const float *from, int count) {
     return reduce_add(add(sum, load_first(from, count)));
 }
 
+// One block of each stream.
+template <class Weights, int num_rows, int num_streams> COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &rows, int first_row, int block, F32x16 (*sums)[num_rows]) {
+    const size_t stride = rows.num_inputs, num_blocks = stride / block_depth;
+    const int8_t *x = rows.bytes + first_row * stride + block * block_depth;
+    const float *scales = rows.scales + first_row * num_blocks + block, *scaled_sums = rows.scaled_sums + first_row * num_blocks + block;
+    const uint8_t *from[num_streams];
+    I32x16 dots[num_streams][num_rows];
+#pragma GCC unroll 4
+    for (int stream = 0; stream < num_streams; stream++) {
+        from[stream] = panels[stream] + block * Weights::block_size;
+#pragma GCC unroll 9
+        for (size_t line = 0; line < Weights::block_size; line += 64) prefetch(from[stream] + prefetch_bytes + line);
+#pragma GCC unroll 16
+        for (int row = 0; row < num_rows; row++) dots[stream][row] = fresh_zero_ints();
+    }
+#pragma GCC unroll 8
+    for (int vector = 0; vector < num_vectors; vector++) {
+        Bytes64 weights[num_streams];
+#pragma GCC unroll 4
+        for (int stream = 0; stream < num_streams; stream++) weights[stream] = load_weights<Weights>(from[stream], vector);
+#pragma GCC unroll 16
+        for (int row = 0; row < num_rows; row++) {
+#pragma GCC unroll 4
+            for (int stream = 0; stream < num_streams; stream++) dots[stream][row] = add_dot<Weights>(dots[stream][row], weights[stream], x + row * stride + 4 * vector);
+        }
+    }
+#pragma GCC unroll 4
+    for (int stream = 0; stream < num_streams; stream++) {
+        const uint16_t *halves = reinterpret_cast<const uint16_t *>(from[stream] + Weights::block_size - 64);
+        F32x16 scale, minimum;
+        if constexpr (Weights::block_scales) scale = load_half(halves), minimum = load_half(halves + panel_width);
+#pragma GCC unroll 16
+        for (int row = 0; row < num_rows; row++) {
+            F32x16 &sum = sums[stream][row];
+            const F32x16 row_scale = set1(scales[row * num_blocks]), dot = to_float(dots[stream][row]);
+            if constexpr (Weights::block_scales) sum = fma(dot, mul(scale, row_scale), fma(minimum, set1(scaled_sums[row * num_blocks]), sum));
+            else sum = fma(dot, row_scale, sum);
+        }
+    }
+}
+
 template <class Weights> struct Int8 {
     template <int num_rows, int num_streams> struct Shape {
         static void tile(const TileWork &work, float *products) {
-            const int num_blocks = work.num_blocks;
-            const size_t stride = size_t(num_blocks) * block_depth;
-            const int8_t *bytes = work.rows->bytes + work.first_row * stride;
-            const float *scales = work.rows->scales + work.first_row * size_t(num_blocks);
-            const float *scaled_sums = work.rows->scaled_sums + work.first_row * size_t(num_blocks);
-            F32x16 sums[num_streams][num_rows];
-#pragma GCC unroll 16
+            F32x16 sums[num_streams][num_rows]; // some of them in memory where dots take the registers
+#pragma GCC unroll 32
             for (int at = 0; at < num_streams * num_rows; at++) sums[at / num_rows][at % num_rows] = zero();
-
-            for (int block = 0; block < num_blocks; block++) {
-#pragma GCC unroll 4
+            for (int block = 0; block < work.num_blocks; block++) add_block<Weights, num_rows, num_streams>(work.panels, *work.rows, work.first_row, block, sums);
+#pragma GCC unroll 32
+            for (int at = 0; at < num_streams * num_rows; at++) store(products + at * panel_width, sums[at / num_rows][at % num_rows]);
+            if constexpr (Weights::block_scales) return;
+            for (int row = 0; row < num_rows; row++) { // the sum of s (q - 128) x
+                const float excess = 128 * sum_of(work.rows->scaled_sums + (work.first_row + row) * size_t(work.num_blocks), work.num_blocks);
                 for (int stream = 0; stream < num_streams; stream++) {
-                    const uint8_t *from = work.panels[stream] + block * Weights::block_size;
-#pragma GCC unroll 9
-                    for (size_t line = 0; line < Weights::block_size; line += 64) prefetch(from + prefetch_bytes + line);
-                    Bytes64 weights[num_vectors];
-                    load_weights<Weights>(from, weights);
-                    F32x16 scale, minimum;
-                    if constexpr (Weights::block_scales) {
-                        const uint16_t *halves = reinterpret_cast<const uint16_t *>(from + Weights::block_size - 64);
-                        scale = load_half(halves);
-                        minimum = load_half(halves + panel_width);
-                    }
-#pragma GCC unroll 16
-                    for (int row = 0; row < num_rows; row++) {
-                        F32x16 &sum = sums[stream][row];
-                        const F32x16 dot = block_dot<Weights>(weights, bytes + row * stride + block * block_depth);
-                        const F32x16 row_scale = set1(scales[row * size_t(num_blocks) + block]);
-                        if constexpr (Weights::block_scales) {
-                            sum = fma(minimum, set1(scaled_sums[row * size_t(num_blocks) + block]), sum);
-                            sum = fma(dot, mul(scale, row_scale), sum);
-                        } else sum = fma(dot, row_scale, sum);
-                    }
-                }
-            }
-
-#pragma GCC unroll 4
-            for (int stream = 0; stream < num_streams; stream++) {
-#pragma GCC unroll 16
-                for (int row = 0; row < num_rows; row++) {
-                    F32x16 sum = sums[stream][row];
-                    if constexpr (!Weights::block_scales) { // sum of s (q - 128) x
-                        const float excess = 128 * sum_of(scaled_sums + row * size_t(num_blocks), num_blocks);
-                        const float *channel_scales = reinterpret_cast<const float *>(work.panels[stream] + num_blocks * Weights::block_size);
-                        sum = mul(sub(sum, set1(excess)), load(channel_scales));
-                    }
-                    store(products + (stream * num_rows + row) * panel_width, sum);
+                    float *at = products + (stream * num_rows + row) * panel_width;
+                    const float *scales = reinterpret_cast<const float *>(work.panels[stream] + work.num_blocks * Weights::block_size);
+                    store(at, mul(sub(load(at), set1(excess)), load(scales)));
                 }
             }
         }

@@ -113,6 +113,7 @@ COREKIT_LANE void store_bf16(uint16_t *to, F32x16 x) {
 }
 
 COREKIT_LANE I32x16 zero_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+COREKIT_LANE I32x16 fresh_zero_ints() { return zero_ints(); }
 COREKIT_LANE I32x16 add(I32x16 a, I32x16 b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
 COREKIT_LANE F32x16 to_float(I32x16 x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
 COREKIT_LANE int32_t reduce_add(I32x16 x) {

@@ -154,6 +154,7 @@ COREKIT_LANE I32x16 zero_ints() {
     memset(&out, 0, sizeof out);
     return out;
 }
+COREKIT_LANE I32x16 fresh_zero_ints() { return zero_ints(); }
 COREKIT_LANE I32x16 add(I32x16 a, I32x16 b) {
     COREKIT_EACH a.lane[lane] += b.lane[lane];
     return a;
