@@ -1,0 +1,19 @@
+#include "llama/elementwise_levels.h"
+
+namespace corekit {
+
+const ElementwiseKernels &elementwise_kernels(InstructionSet set) {
+#if defined(COREKIT_X86)
+    switch (set) {
+    case InstructionSet::amx: return amx::elementwise;
+    case InstructionSet::avx512_bf16: return avx512_bf16::elementwise;
+    case InstructionSet::avx512: return avx512::elementwise;
+    case InstructionSet::avx2: return avx2::elementwise;
+    case InstructionSet::portable: break;
+    }
+#endif
+    (void)set;
+    return portable::elementwise;
+}
+
+} // namespace corekit
