@@ -99,7 +99,8 @@ class GgufSource:
         with progress_bar(f"loading {_short(self._name)}", self.num_bytes, shown=self._progress) as bar:
             for name, tensor in self._tensors.items():
                 num_rows = tensor.shape[0] if len(tensor.shape) > 1 or self._is_rotated(name) else 1
-                rows = take[tensor.file](tensor.offset, tensor.num_bytes).reshape(num_rows, -1)
+                packed = tensor.type_name not in PLAIN_TYPES  # and read once: its pages need not wait for the last tensor
+                rows = take[tensor.file](tensor.offset, tensor.num_bytes, alone=packed).reshape(num_rows, -1)
                 if self._is_rotated(name):
                     rows = self._in_half_order(rows, name)
                 yield StoredTensor(name=name, type_name=tensor.type_name, shape=tensor.shape, rows=rows)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .errors import SourceError
 
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Take = Callable[[int, int], npt.NDArray[np.uint8]]
+
+SMALL = 1 << 16
+"""Bytes that are read instead: with one page of a map the system takes in many around it, and they stay."""
+
+
+class Take(Protocol):
+    """Bytes of mapped files."""
+
+    def __call__(self, offset: int, count: int, *, alone: bool = False) -> npt.NDArray[np.uint8]:
+        """`count` bytes from `offset` on. alone: in a map of their own, whose pages leave memory as soon as nobody holds it. Costs a descriptor."""
+        ...
 
 
 class Stored:
@@ -50,7 +61,7 @@ class Stored:
         return b"".join(pieces)
 
     def map(self) -> Take:
-        """(offset, count) -> those bytes, mapped from the file that holds them. Private: what is written to them changes no file."""
+        """Maps every file. Private: what is written to the bytes changes no file."""
         import numpy as np
 
         arrays = []
@@ -62,8 +73,16 @@ class Stored:
             except (OSError, ValueError) as error:  # ValueError: it became shorter just now
                 raise SourceError(f"{path}: cannot be mapped: {error}.{_advice(error, len(self.paths))}") from error
 
-        def take(offset: int, count: int) -> npt.NDArray[np.uint8]:
-            pieces = [arrays[file][start : start + length] for file, start, length in self._pieces(offset, count)]
+        def piece(file: int, start: int, length: int, alone: bool) -> npt.NDArray[np.uint8]:
+            if alone:
+                with suppress(OSError):  # as many as this process may have; then the one map of the file does
+                    return np.memmap(self.paths[file], dtype=np.uint8, mode="c", offset=start, shape=(length,)).view(np.ndarray)
+            return arrays[file][start : start + length]
+
+        def take(offset: int, count: int, *, alone: bool = False) -> npt.NDArray[np.uint8]:
+            if count < SMALL and len(read := self.read(offset, count)) == count:
+                return np.frombuffer(bytearray(read), dtype=np.uint8)
+            pieces = [piece(file, start, length, alone) for file, start, length in self._pieces(offset, count)]
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
         return take
