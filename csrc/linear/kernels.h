@@ -53,6 +53,9 @@ struct LinearKernels {
 
 const LinearKernels &linear_kernels(InstructionSet set);
 
+// Products by AMX tiles whatever the number of rows, and on sets that have none by an emulation: for tests alone.
+const LinearKernels &amx_kernels(InstructionSet set);
+
 // The panels of thread `thread` of num_threads: [first, end), even bounds if `pairs`.
 COREKIT_EVERYWHERE inline void share_panels(int num_panels, bool pairs, int thread, int num_threads, int *first, int *end) {
     const int unit = pairs ? 2 : 1, count = (num_panels + unit - 1) / unit;

@@ -2,34 +2,38 @@
 
 namespace corekit {
 
-namespace portable {
-extern const LinearKernels linear_table;
-}
+struct LevelTables {
+    const LinearKernels &linear, &amx;
+};
+
+#define COREKIT_TABLES(level)                                                                                                                                  \
+    namespace level {                                                                                                                                          \
+    extern const LinearKernels linear_table, amx_table;                                                                                                        \
+    static const LevelTables tables = {linear_table, amx_table};                                                                                               \
+    }
+
+COREKIT_TABLES(portable)
 #ifdef COREKIT_X86
-namespace avx2 {
-extern const LinearKernels linear_table;
-}
-namespace avx512 {
-extern const LinearKernels linear_table;
-}
-namespace avx512_bf16 {
-extern const LinearKernels linear_table;
-}
-namespace amx {
-extern const LinearKernels linear_table;
-}
+COREKIT_TABLES(avx2)
+COREKIT_TABLES(avx512)
+COREKIT_TABLES(avx512_bf16)
+COREKIT_TABLES(amx)
 #endif
 
-const LinearKernels &linear_kernels(InstructionSet set) {
+static const LevelTables &tables_of(InstructionSet set) {
     switch (set) {
 #ifdef COREKIT_X86
-    case InstructionSet::amx: return amx::linear_table;
-    case InstructionSet::avx512_bf16: return avx512_bf16::linear_table;
-    case InstructionSet::avx512: return avx512::linear_table;
-    case InstructionSet::avx2: return avx2::linear_table;
+    case InstructionSet::amx: return amx::tables;
+    case InstructionSet::avx512_bf16: return avx512_bf16::tables;
+    case InstructionSet::avx512: return avx512::tables;
+    case InstructionSet::avx2: return avx2::tables;
 #endif
-    default: return portable::linear_table;
+    default: return portable::tables;
     }
 }
+
+const LinearKernels &linear_kernels(InstructionSet set) { return tables_of(set).linear; }
+
+const LinearKernels &amx_kernels(InstructionSet set) { return tables_of(set).amx; }
 
 } // namespace corekit

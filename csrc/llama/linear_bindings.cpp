@@ -128,9 +128,9 @@ struct Product {
 };
 
 void multiply(const PackedMatrix &packed, const py::array &x, py::array &to, const std::string &kind_name, const py::object &bias, const std::string &set_name,
-              const std::string &prepared_name, uintptr_t pool_address) {
+              const std::string &prepared_name, uintptr_t pool_address, bool by_amx) {
     const Matrix &matrix = packed.matrix();
-    const LinearKernels &kernels = linear_kernels(parse_set(set_name));
+    const LinearKernels &kernels = by_amx ? amx_kernels(parse_set(set_name)) : linear_kernels(parse_set(set_name));
     const auto kind = parse<Output::Kind>("kind", kind_name, kind_names);
     const bool pairs = kind == Output::Kind::silu_mul;
     corekit_pool *pool = pool_at(pool_address);
@@ -143,7 +143,7 @@ void multiply(const PackedMatrix &packed, const py::array &x, py::array &to, con
     if (pairs && (matrix.num_outputs % (2 * panel_width) != 0 || !bias.is_none())) throw py::value_error("silu_mul is for interleaved matrices, and without bias");
     const Prepared wanted = kernels.wants(matrix.format, num_rows);
     const Prepared prepared = prepared_name == "wanted" ? wanted : parse<Prepared>("prepared", prepared_name, prepared_names);
-    if (!kernels.can_multiply(matrix.format, prepared)) throw py::value_error(std::string(format_names[int(matrix.format)]) + " weights have no product with rows in " + prepared_name);
+    if (!kernels.can_multiply(matrix.format, prepared)) throw py::value_error(std::string(format_names[int(matrix.format)]) + " weights have no product with rows in " + prepared_names[int(prepared)]);
     const Output output{kind, static_cast<float *>(to.mutable_data()), size_t(num_rows > 1 ? to.strides(0) / 4 : width), check_bias(bias, matrix.num_outputs)};
 
     const py::gil_scoped_release unlocked;
@@ -181,5 +181,5 @@ void bind_linear(py::module_ &module) {
         .def_property_readonly("num_inputs", [](const PackedMatrix &self) { return self.matrix().num_inputs; })
         .def_property_readonly("num_bytes", [](const PackedMatrix &self) { return self.matrix().num_bytes(); });
     module.def("multiply", &multiply, py::arg("matrix"), py::arg("x"), py::arg("to"), py::kw_only(), py::arg("kind") = "store", py::arg("bias") = py::none(),
-               py::arg("instruction_set") = "auto", py::arg("prepared") = "wanted", py::arg("pool_address") = 0);
+               py::arg("instruction_set") = "auto", py::arg("prepared") = "wanted", py::arg("pool_address") = 0, py::arg("by_amx") = false);
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted(path for path in (ROOT / "csrc").rglob("*.cpp") if "pybind11" not in path.read_text())
+SOURCES = sorted(str(path) for path in (ROOT / "csrc").rglob("*.cpp") if not path.name.endswith("bindings.cpp"))
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
 
 
@@ -24,10 +24,10 @@ def arm64_compiler() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "csrc")))
-def test_native_code_compiles_for_arm64(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_code_compiles_for_arm64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = arm64_compiler()
     monkeypatch.setenv("ZIG_LOCAL_CACHE_DIR", str(tmp_path))
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-DCOREKIT_LEVEL=portable", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'corekit/api/include'}"]
-    ran = subprocess.run([*compiler, *flags, "-c", str(source), "-o", str(tmp_path / "object.o")], capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-DCOREKIT_LEVEL=portable", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'corekit/api/include'}"]
+    for source in SOURCES:
+        ran = subprocess.run([*compiler, *flags, "-c", source, "-o", str(tmp_path / "object.o")], capture_output=True, text=True, timeout=240)
+        assert ran.returncode == 0, f"{source}\n{ran.stderr[-4000:]}"
