@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from corekit.api import LayerSpec, Model, ModelInputs
+from corekit.api import KvView, LayerSpec, Model, ModelInputs
 
 from .dense_attention import dense_attention
 
@@ -34,13 +34,11 @@ class Call:
 
 
 class _Attention:
-    """What the model calls: it passes keys and values, since there is no pool to write them to."""
-
-    kv_views = None
-    slot_mappings: tuple[Tensor, ...] = ()
+    """What the model calls."""
 
     def __init__(self, rows: DenseRows, pieces: Sequence[Piece]) -> None:
         self._rows, self._pieces = rows, pieces
+        self.kv_views, self.slot_mappings = rows.kv_views, rows.slot_mappings(pieces)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, *, sinks: Tensor | None = None) -> Tensor:
         return self._rows.attend(self._pieces, Call(layer=layer, query=query, key=key, value=value, sinks=sinks))
@@ -48,6 +46,9 @@ class _Attention:
 
 class DenseRows:
     """Rows of one model. Invariant: a row's cache holds exactly the tokens that were computed for it, whatever was beside them."""
+
+    kv_views: tuple[KvView | None, ...] | None = None
+    """None: the model passes keys and values, since there is no pool to write them to."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -62,10 +63,18 @@ class DenseRows:
     def hidden(self, *pieces: Piece) -> Tensor:
         """One forward pass over these pieces, packed in this order. Nothing counts as computed: it may be repeated."""
         self.calls = []
-        positions = torch.cat([torch.arange(len(piece.tokens)) + self._num_computed.get(piece.row, 0) + piece.shift for piece in pieces])
+        positions = torch.cat([torch.arange(len(piece.tokens)) + self.num_computed(piece.row) + piece.shift for piece in pieces])
         self.inputs = ModelInputs(token_ids=torch.tensor([token for piece in pieces for token in piece.tokens]), positions=positions)
 
         return self.model.forward(self.inputs, _Attention(self, pieces))
+
+    def slot_mappings(self, pieces: Sequence[Piece]) -> tuple[Tensor, ...]:
+        """Where the tokens of a step are written; of no use without a pool."""
+        return ()
+
+    def num_computed(self, row: int) -> int:
+        """Tokens of a row that are cached."""
+        return self._num_computed.get(row, 0)
 
     def attend(self, pieces: Sequence[Piece], call: Call) -> Tensor:
         self.calls.append(call)
@@ -77,7 +86,7 @@ class DenseRows:
         """Compute these pieces; the logits of all their tokens, piece by piece."""
         logits = self.model.logits(self.hidden(*pieces))
         for piece in pieces:
-            self._num_computed[piece.row] = self._num_computed.get(piece.row, 0) + len(piece.tokens)
+            self._num_computed[piece.row] = self.num_computed(piece.row) + len(piece.tokens)
         return list(torch.split(logits, [len(piece.tokens) for piece in pieces]))
 
     def roll_values(self, layer: int) -> None:
@@ -90,7 +99,7 @@ class DenseRows:
         spec, outs, at = self.model.spec.layers[layer], [], 0
         of = layer if spec.kv_from_layer is None else spec.kv_from_layer
         for piece in pieces:
-            part, start = slice(at, at + len(piece.tokens)), self._num_computed.get(piece.row, 0)
+            part, start = slice(at, at + len(piece.tokens)), self.num_computed(piece.row)
             if key is not None and value is not None:
                 self._keys[piece.row, of] = _after(self._keys.get((piece.row, of)), start, key[part])
                 self._values[piece.row, of] = _after(self._values.get((piece.row, of)), start, value[part])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from corekit.api import BuildContext, Model, ModelSpec, Shard, SupportsDrafts
+from corekit.api import BuildContext, Model, Shard, SupportsDrafts
 
 from .dense_rows import DenseRows, Piece
 from .kit import Kit
 from .memory_weights import MemoryWeights
+from .spec_faults import spec_faults
+from .view_rows import PAIRS_OF_DIMS, PAIRS_OF_TOKENS, PLAIN, ViewRows
 
 PROMPT_LENGTHS = (11, 1, 17, 6)
 MAX_TENSORS_TRIED = 5
@@ -60,7 +61,7 @@ class ModelKit(Kit):
         """Building reads no tensor; the spec is sound, and the same each time and after `load`."""
         model: Model = self.build(replace(self.context(), source=replace(self.source, sealed=True)))
         spec = model.spec
-        faults = _spec_faults(spec)
+        faults = spec_faults(spec)
         assert not faults, f"the spec is not sound: {'; '.join(faults)}"
         assert self.loaded().spec == spec, "the spec after `load`, or of a second build, differs from the first"
 
@@ -168,6 +169,30 @@ class ModelKit(Kit):
             found = model.logits(rows.hidden(Piece(0, prompt[-3:])))
             self._differ(found, wanted, f"layer {layer} gave the same with another cache: what `attend` returns for it is not used")
 
+    def test_what_it_writes_itself_is_what_it_would_pass(self) -> None:
+        """Offered the KV pools, a model that writes keys and values there, by their strides, answers as when it passes them."""
+        passed = self.rows()
+        prompts = self._prompts(passed)
+        pieces = [Piece(row, prompt[:-2]) for row, prompt in enumerate(prompts) if len(prompt) > 2]
+        rest = [Piece(piece.row, prompts[piece.row][-2:]) for piece in pieces]
+        wanted = [torch.cat(parts) for parts in zip(passed.step(*pieces), passed.step(*rest), strict=True)]
+        for keys, values in ((PLAIN, PLAIN), (PAIRS_OF_DIMS, PAIRS_OF_TOKENS), (PAIRS_OF_TOKENS, PAIRS_OF_DIMS)):
+            rows = self._view_rows(passed.model, keys=keys, values=values)
+            found = [torch.cat(parts) for parts in zip(rows.step(*pieces), rows.step(*rest), strict=True)]
+            if not rows.num_written:
+                return  # it passes them: nothing to compare
+            for piece, logits, right in zip(pieces, found, wanted, strict=True):
+                self._equal(logits, right, f"row {piece.row} with keys {keys} and values {values} that the model wrote, and with those that it passed")
+
+    def test_a_token_without_a_slot_is_not_written(self) -> None:
+        """Slot -1 writes nothing: the blocks of others stay as they were."""
+        model = self.loaded()
+        prompt = self._prompts(self.rows())[0]
+        self._view_rows(model, withheld=True).hidden(Piece(0, prompt))  # raises if anything was written
+
+    def _view_rows(self, model: Model, **how: Any) -> ViewRows:
+        return ViewRows(model, getattr(torch, model.spec.dtype or self.context().dtype), **how)
+
     def test_logits_of_some_rows_are_rows_of_all_logits(self) -> None:
         """`logits` maps every hidden row alone: the engine asks for those it needs only."""
         rows = self.rows()
@@ -260,37 +285,3 @@ def _distance(found: Tensor, wanted: Tensor) -> float:
     if not wanted.numel():
         return 0.0
     return float((found.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
-
-
-def _spec_faults(spec: ModelSpec) -> Sequence[str]:
-    checks: list[tuple[bool, str]] = [
-        (len(spec.layers) > 0, "no layers"),
-        (spec.vocab_size > 0 and spec.context_length > 0 and spec.hidden_size > 0, "vocab_size, context_length and hidden_size are at least 1"),
-        (all(0 <= id < spec.vocab_size for id in spec.eos_token_ids), f"eos_token_ids {spec.eos_token_ids} are not all below vocab_size {spec.vocab_size}"),
-        (spec.dtype is None or _is_floating(spec.dtype), f"dtype {spec.dtype!r} is no floating dtype of torch"),
-    ]
-    for index, layer in enumerate(spec.layers):
-        sizes = (layer.num_heads, layer.num_kv_heads, layer.key_dim, layer.value_dim)
-        source = layer.kv_from_layer
-        checks += [
-            (min(sizes) > 0, f"layer {index}: heads and widths {sizes} are at least 1"),
-            (
-                layer.num_kv_heads > 0 and layer.num_heads % layer.num_kv_heads == 0,
-                f"layer {index}: {layer.num_kv_heads} KV heads cannot be shared by {layer.num_heads} heads",
-            ),
-            (layer.scale == layer.scale and abs(layer.scale) != float("inf"), f"layer {index}: scale is {layer.scale}"),
-            (
-                all(reach is None or reach > 0 for reach in (layer.window, layer.chunk, layer.soft_cap)),
-                f"layer {index}: window, chunk and soft_cap are above 0, or None",
-            ),
-            (
-                source is None or (0 <= source < index and spec.layers[source].kv_from_layer is None),
-                f"layer {index}: kv_from_layer {source} is no earlier layer that writes",
-            ),
-        ]
-    return [what for holds, what in checks if not holds]
-
-
-def _is_floating(name: str) -> bool:
-    dtype = getattr(torch, name, None)
-    return isinstance(dtype, torch.dtype) and dtype.is_floating_point

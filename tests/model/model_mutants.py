@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from corekit.api import Attend, LayerSpec, Model, ModelInputs, ModelSpec, Provider, Shard, WeightSource
+from corekit.api import Attend, KvTensor, KvView, LayerSpec, Model, ModelInputs, ModelSpec, Provider, Shard, WeightSource
 from corekit.testing.memory_weights import MemoryWeights
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, DIM, LAYERS = 53, 16, 2, 1, 8, 2
@@ -178,6 +180,55 @@ class GuessesOneMore(Tiny):
         return [*token_ids[-1:]] * (count + 1)
 
 
+class WritesItsCache(Tiny):
+    """Right: writes keys and values to the pools where it is offered some."""
+
+    def forward(self, inputs: ModelInputs, attend: Attend) -> Tensor:
+        self.views, self.slots = attend.kv_views, attend.slot_mappings
+        return super().forward(inputs, attend)
+
+    def attention(self, layer: int, hidden: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        def writing(layer: int, query: Tensor, key: Any, value: Any, *, sinks: Tensor | None = None) -> Tensor:
+            view = self.views and self.views[layer]
+            if not view:
+                return attend(layer, query, key, value, sinks=sinks)
+            for tensor, heads in ((view.key, key), (view.value, value)):
+                self.write(view, tensor, heads, self.slots[0])
+            return attend(layer, query, None, None, sinks=sinks)
+
+        return super().attention(layer, hidden, positions, writing)
+
+    def write(self, view: KvView, tensor: KvTensor, heads: Tensor, slots: Tensor) -> None:
+        memory = torch.frombuffer((ctypes.c_char * (view.num_blocks * tensor.block_stride * 4)).from_address(tensor.address), dtype=torch.float32)
+        for at, slot in enumerate(slots.tolist()):
+            if slot >= 0:
+                self.write_token(view, tensor, memory, heads[at], slot)
+
+    def write_token(self, view: KvView, tensor: KvTensor, memory: Tensor, heads: Tensor, slot: int) -> None:
+        block, token = divmod(slot, view.block_size)
+        for head, values in enumerate(heads):
+            for dim, value in enumerate(values):
+                memory[self.place(tensor, block, head, token, dim)] = value
+
+    def place(self, tensor: KvTensor, block: int, head: int, token: int, dim: int) -> int:
+        of_token = token // tensor.token_group * tensor.token_stride + token % tensor.token_group
+        return block * tensor.block_stride + head * tensor.head_stride + of_token + dim // tensor.dim_group * tensor.dim_stride + dim % tensor.dim_group
+
+
+class OverlooksGroups(WritesItsCache):
+    """Takes pairs that lie side by side for ordinary strides."""
+
+    def place(self, tensor: KvTensor, block: int, head: int, token: int, dim: int) -> int:
+        return super().place(replace(tensor, token_group=1, dim_group=1), block, head, token, dim)
+
+
+class WritesEverything(WritesItsCache):
+    """Counts slots from the end when there is none."""
+
+    def write(self, view: KvView, tensor: KvTensor, heads: Tensor, slots: Tensor) -> None:
+        super().write(view, tensor, heads, slots % (view.num_blocks * view.block_size))
+
+
 def _provider(made: type[Tiny]) -> Provider[Model]:
     name = "".join("-" + letter.lower() if letter.isupper() else letter for letter in made.__name__).strip("-")
 
@@ -188,6 +239,7 @@ def _provider(made: type[Tiny]) -> Provider[Model]:
 
 
 RIGHT = _provider(Tiny)
+RIGHT_WRITER = _provider(WritesItsCache)
 MUTANTS = [
     (_provider(made), law)
     for made, law in (
@@ -200,6 +252,8 @@ MUTANTS = [
         (LooksAtNothing, "test_what_came_before_matters"),
         (TurnsNothing, "test_positions_are_read"),
         (SkipsALayer, "test_every_layer_reads_its_cache"),
+        (OverlooksGroups, "test_what_it_writes_itself_is_what_it_would_pass"),
+        (WritesEverything, "test_a_token_without_a_slot_is_not_written"),
         (CentresItsLogits, "test_logits_of_some_rows_are_rows_of_all_logits"),
         (DropsOut, "test_forward_may_be_repeated"),
         (StretchesWithTheLongest, "test_nothing_is_left_of_earlier_requests"),

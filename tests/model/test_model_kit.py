@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from kit_mutants import breaks, laws, subject
-from model_mutants import MUTANTS, RIGHT, weights
+from model_mutants import MUTANTS, RIGHT, RIGHT_WRITER, weights
 
 from corekit.testing import ModelKit
 from corekit.testing.memory_weights import MemoryWeights
@@ -60,6 +60,13 @@ class TestTiny(ModelKit):
     """The right model that the faults are planted in."""
 
     provider = RIGHT
+    source = weights()
+
+
+class TestTinyWriter(ModelKit):
+    """The right model that the faults of writing are planted in."""
+
+    provider = RIGHT_WRITER
     source = weights()
 
 
