@@ -19,9 +19,7 @@ struct Product {
     int first_row, num_rows;
 };
 
-size_t row_bytes(const Activations &rows) {
-    return size_t(rows.num_inputs) * (rows.prepared == Prepared::f32 ? 4 : rows.prepared == Prepared::bf16 ? 2 : 1);
-}
+size_t row_bytes(const Activations &rows) { return size_t(rows.num_inputs) * (rows.prepared == Prepared::f32 ? 4 : rows.prepared == Prepared::bf16 ? 2 : 1); }
 
 // The widest tile for so many rows.
 int streams_for(const TileShapes &shapes, int num_rows) {

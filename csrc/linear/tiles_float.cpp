@@ -31,7 +31,9 @@ struct Halves {
     static constexpr int steps = 1;
 };
 
-COREKIT_INLINE F32x16 load_weights(Floats, const uint8_t *block, int pair, int step) { return load(reinterpret_cast<const float *>(block) + (2 * pair + step) * 16); }
+COREKIT_INLINE F32x16 load_weights(Floats, const uint8_t *block, int pair, int step) {
+    return load(reinterpret_cast<const float *>(block) + (2 * pair + step) * 16);
+}
 COREKIT_INLINE F32x16 load_weights(WidenedHalves, const uint8_t *block, int pair, int step) {
     return step == 0 ? load_even_bf16(block + 64 * pair) : load_odd_bf16(block + 64 * pair);
 }
@@ -91,7 +93,9 @@ template <class Weights> struct Float {
 } // namespace
 
 TileShapes float_tiles(Format format, Prepared prepared) {
-    const auto *tiles = format == Format::f32 ? Float<Floats>::table.tiles : prepared == Prepared::f32 ? Float<WidenedHalves>::table.tiles : Float<Halves>::table.tiles;
+    const auto *tiles = format == Format::f32       ? Float<Floats>::table.tiles
+                        : prepared == Prepared::f32 ? Float<WidenedHalves>::table.tiles
+                                                    : Float<Halves>::table.tiles;
     return {max_float_rows, tiles[0]};
 }
 

@@ -42,7 +42,8 @@ COREKIT_INLINE float sum_of(const float *from, int count) {
 }
 
 // One block of each stream.
-template <class Weights, int num_rows, int num_streams> COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &rows, int first_row, int block, F32x16 (*sums)[num_rows]) {
+template <class Weights, int num_rows, int num_streams>
+COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &rows, int first_row, int block, F32x16 (*sums)[num_rows]) {
     const size_t stride = rows.num_inputs, num_blocks = stride / block_depth;
     const int8_t *x = rows.bytes + first_row * stride + block * block_depth;
     const float *scales = rows.scales + first_row * num_blocks + block, *scaled_sums = rows.scaled_sums + first_row * num_blocks + block;
@@ -64,7 +65,8 @@ template <class Weights, int num_rows, int num_streams> COREKIT_INLINE void add_
 #pragma GCC unroll 16
         for (int row = 0; row < num_rows; row++) {
 #pragma GCC unroll 4
-            for (int stream = 0; stream < num_streams; stream++) dots[stream][row] = add_dot<Weights>(dots[stream][row], weights[stream], x + row * stride + 4 * vector);
+            for (int stream = 0; stream < num_streams; stream++)
+                dots[stream][row] = add_dot<Weights>(dots[stream][row], weights[stream], x + row * stride + 4 * vector);
         }
     }
 #pragma GCC unroll 4
@@ -88,7 +90,8 @@ template <class Weights> struct Int8 {
             F32x16 sums[num_streams][num_rows]; // some of them in memory where dots take the registers
 #pragma GCC unroll 32
             for (int at = 0; at < num_streams * num_rows; at++) sums[at / num_rows][at % num_rows] = zero();
-            for (int block = 0; block < work.num_blocks; block++) add_block<Weights, num_rows, num_streams>(work.panels, *work.rows, work.first_row, block, sums);
+            for (int block = 0; block < work.num_blocks; block++)
+                add_block<Weights, num_rows, num_streams>(work.panels, *work.rows, work.first_row, block, sums);
 #pragma GCC unroll 32
             for (int at = 0; at < num_streams * num_rows; at++) store(products + at * panel_width, sums[at / num_rows][at % num_rows]);
             if constexpr (Weights::block_scales) return;

@@ -49,12 +49,18 @@ std::string shape_text(const py::array &array) {
 
 // What native code may walk over: the type, two dimensions, each row in one piece, no row before the first.
 template <class T> void check_rows(const char *what, const py::array &array) {
-    if (!py::isinstance<py::array_t<T>>(array)) throw py::value_error(std::string(what) + " is an array of " + std::string(py::str(array.dtype())) + "; wanted is " + std::string(py::str(py::dtype::of<T>())));
-    if (array.ndim() != 2 || array.shape(0) < 1 || array.shape(1) < 1) throw py::value_error(std::string(what) + " has shape " + shape_text(array) + "; wanted are two dimensions, neither of them 0");
-    if (array.shape(0) > INT32_MAX / 32 || array.shape(1) > INT32_MAX / 16) throw py::value_error(std::string(what) + " is too large: shape " + shape_text(array));
+    if (!py::isinstance<py::array_t<T>>(array))
+        throw py::value_error(std::string(what) + " is an array of " + std::string(py::str(array.dtype())) + "; wanted is " +
+                              std::string(py::str(py::dtype::of<T>())));
+    if (array.ndim() != 2 || array.shape(0) < 1 || array.shape(1) < 1)
+        throw py::value_error(std::string(what) + " has shape " + shape_text(array) + "; wanted are two dimensions, neither of them 0");
+    if (array.shape(0) > INT32_MAX / 32 || array.shape(1) > INT32_MAX / 16)
+        throw py::value_error(std::string(what) + " is too large: shape " + shape_text(array));
     const bool in_one_piece = array.shape(1) == 1 || array.strides(1) == py::ssize_t(sizeof(T));
-    if (!in_one_piece || (array.shape(0) > 1 && array.strides(0) < array.shape(1) * py::ssize_t(sizeof(T)))) throw py::value_error(std::string(what) + " has strides that are not those of whole rows, one after the other");
-    if (reinterpret_cast<uintptr_t>(array.data()) % alignof(T) != 0 || array.strides(0) % alignof(T) != 0) throw py::value_error(std::string(what) + " is misaligned");
+    if (!in_one_piece || (array.shape(0) > 1 && array.strides(0) < array.shape(1) * py::ssize_t(sizeof(T))))
+        throw py::value_error(std::string(what) + " has strides that are not those of whole rows, one after the other");
+    if (reinterpret_cast<uintptr_t>(array.data()) % alignof(T) != 0 || array.strides(0) % alignof(T) != 0)
+        throw py::value_error(std::string(what) + " is misaligned");
 }
 
 const float *check_bias(const py::object &bias, int num_outputs) {
@@ -72,7 +78,8 @@ using Part = std::pair<py::array, std::string>;
 int inputs_of(const py::array &rows, Stored type) {
     const size_t num_bytes = size_t(rows.shape(1)), block = stored_block_bytes(type), least = stored_in_blocks(type) ? block : block / block_depth;
     if (num_bytes % least == 0) return int(num_bytes * block_depth / block);
-    throw py::value_error("rows of " + std::to_string(num_bytes) + " bytes; in " + stored_names[int(type)] + " they are a multiple of " + std::to_string(least));
+    throw py::value_error("rows of " + std::to_string(num_bytes) + " bytes; in " + stored_names[int(type)] + " they are a multiple of " +
+                          std::to_string(least));
 }
 
 std::shared_ptr<PackedMatrix> pack(const std::vector<Part> &parts, const std::string &format_name, bool interleaved, uintptr_t pool_address) {
@@ -84,9 +91,11 @@ std::shared_ptr<PackedMatrix> pack(const std::vector<Part> &parts, const std::st
     for (const auto &[rows, type_name] : parts) {
         const Stored type = parse<Stored>("stored type", type_name, stored_names);
         check_rows<uint8_t>("a part", rows);
-        if (!can_pack(type, format)) throw py::value_error(type_name + " weights cannot be packed as " + format_name + " without changing them; bf16 and channel take any");
+        if (!can_pack(type, format))
+            throw py::value_error(type_name + " weights cannot be packed as " + format_name + " without changing them; bf16 and channel take any");
         const int inputs = inputs_of(rows, type), num_rows = int(rows.shape(0));
-        if (!stored.empty() && inputs != num_inputs) throw py::value_error("parts of " + std::to_string(num_inputs) + " and " + std::to_string(inputs) + " inputs");
+        if (!stored.empty() && inputs != num_inputs)
+            throw py::value_error("parts of " + std::to_string(num_inputs) + " and " + std::to_string(inputs) + " inputs");
         num_inputs = inputs;
         num_outputs += interleaved ? interleaved_outputs(num_rows) / 2 : num_rows;
         stored.push_back({type, static_cast<const uint8_t *>(rows.data()), num_rows > 1 ? size_t(rows.strides(0)) : size_t(rows.shape(1)), num_rows});
@@ -119,11 +128,13 @@ struct Product {
 
     static void run(void *arg, int thread, int num_threads) {
         const Product &self = *static_cast<const Product *>(arg);
-        for (int row = thread; row < self.num_rows; row += num_threads) self.kernels.prepare(self.from + row * self.from_stride, self.matrix.num_inputs, self.rows, row);
+        for (int row = thread; row < self.num_rows; row += num_threads)
+            self.kernels.prepare(self.from + row * self.from_stride, self.matrix.num_inputs, self.rows, row);
         if (self.pool) self.pool->barrier(self.pool);
         int first, end;
         share_panels(self.matrix.num_panels(), self.output.kind == Output::Kind::silu_mul, thread, num_threads, &first, &end);
-        if (first < end) self.kernels.multiply(self.matrix, self.rows, self.num_rows, first, end, self.output, const_cast<Buffer<uint8_t> &>(self.scratch[thread]).at());
+        if (first < end)
+            self.kernels.multiply(self.matrix, self.rows, self.num_rows, first, end, self.output, const_cast<Buffer<uint8_t> &>(self.scratch[thread]).at());
     }
 };
 
@@ -137,13 +148,17 @@ void multiply(const PackedMatrix &packed, const py::array &x, py::array &to, con
     check_rows<float>("x", x);
     check_rows<float>("to", to);
     const int num_rows = int(x.shape(0)), width = pairs ? matrix.num_outputs / 2 : matrix.num_outputs;
-    if (x.shape(1) != matrix.num_inputs) throw py::value_error("x has shape " + shape_text(x) + "; the matrix has " + std::to_string(matrix.num_inputs) + " inputs");
-    if (to.shape(0) != num_rows || to.shape(1) != width) throw py::value_error("to has shape " + shape_text(to) + "; wanted is [" + std::to_string(num_rows) + ", " + std::to_string(width) + "]");
+    if (x.shape(1) != matrix.num_inputs)
+        throw py::value_error("x has shape " + shape_text(x) + "; the matrix has " + std::to_string(matrix.num_inputs) + " inputs");
+    if (to.shape(0) != num_rows || to.shape(1) != width)
+        throw py::value_error("to has shape " + shape_text(to) + "; wanted is [" + std::to_string(num_rows) + ", " + std::to_string(width) + "]");
     if (!to.writeable()) throw py::value_error("to is read-only");
-    if (pairs && (matrix.num_outputs % (2 * panel_width) != 0 || !bias.is_none())) throw py::value_error("silu_mul is for interleaved matrices, and without bias");
+    if (pairs && (matrix.num_outputs % (2 * panel_width) != 0 || !bias.is_none()))
+        throw py::value_error("silu_mul is for interleaved matrices, and without bias");
     const Prepared wanted = kernels.wants(matrix.format, num_rows);
     const Prepared prepared = prepared_name == "wanted" ? wanted : parse<Prepared>("prepared", prepared_name, prepared_names);
-    if (!kernels.can_multiply(matrix.format, prepared)) throw py::value_error(std::string(format_names[int(matrix.format)]) + " weights have no product with rows in " + prepared_names[int(prepared)]);
+    if (!kernels.can_multiply(matrix.format, prepared))
+        throw py::value_error(std::string(format_names[int(matrix.format)]) + " weights have no product with rows in " + prepared_names[int(prepared)]);
     const Output output{kind, static_cast<float *>(to.mutable_data()), size_t(num_rows > 1 ? to.strides(0) / 4 : width), check_bias(bias, matrix.num_outputs)};
 
     const py::gil_scoped_release unlocked;
@@ -157,7 +172,9 @@ void multiply(const PackedMatrix &packed, const py::array &x, py::array &to, con
     std::vector<Buffer<uint8_t>> scratch(pool ? pool->num_threads : 1);
     for (auto &each : scratch) each.reserve(kernels.scratch_bytes(matrix, num_rows) + 64);
     const Activations rows{prepared, int(num_inputs), bytes.at(), scales.at(), scaled_sums.at(), halves.at(), floats.at()};
-    Product product{kernels, matrix, static_cast<const float *>(x.data()), size_t(num_rows > 1 ? x.strides(0) / 4 : x.shape(1)), num_rows, rows, output, std::move(scratch), pool};
+    Product product{
+        kernels, matrix, static_cast<const float *>(x.data()), size_t(num_rows > 1 ? x.strides(0) / 4 : x.shape(1)), num_rows, rows, output, std::move(scratch),
+        pool};
     if (pool) pool->run(pool, &Product::run, &product);
     else Product::run(&product, 0, 1);
 }
@@ -168,7 +185,9 @@ corekit_pool *pool_at(uintptr_t address) {
     if (address == 0) return nullptr;
     auto *pool = reinterpret_cast<corekit_pool *>(address);
     if (address % alignof(corekit_pool) != 0) throw py::value_error("the pool's address is misaligned");
-    if (pool->abi != COREKIT_POOL_ABI) throw py::value_error("the thread pool speaks version " + std::to_string(pool->abi) + " of the interface, this module " + std::to_string(COREKIT_POOL_ABI));
+    if (pool->abi != COREKIT_POOL_ABI)
+        throw py::value_error("the thread pool speaks version " + std::to_string(pool->abi) + " of the interface, this module " +
+                              std::to_string(COREKIT_POOL_ABI));
     return pool;
 }
 

@@ -69,9 +69,7 @@ COREKIT_LANE I32x16 add(I32x16 a, I32x16 b) { return _mm512_add_epi32(a, b); }
 COREKIT_LANE F32x16 to_float(I32x16 x) { return _mm512_cvtepi32_ps(x); }
 COREKIT_LANE int32_t reduce_add(I32x16 x) { return _mm512_reduce_add_epi32(x); }
 // To the nearest integer, kept in -128..127, one byte each.
-COREKIT_LANE void store_int8(int8_t *to, F32x16 x) {
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
-}
+COREKIT_LANE void store_int8(int8_t *to, F32x16 x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x))); }
 
 COREKIT_LANE Bytes64 load_bytes(const void *from) { return _mm512_loadu_si512(from); }
 COREKIT_LANE Bytes64 low_nibbles(Bytes64 x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
