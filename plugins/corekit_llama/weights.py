@@ -6,7 +6,7 @@ at a time. Knows formats by name and nothing of what is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ def load(source: WeightSource, architecture: Architecture, *, dtype: str, quanti
                 there = waiting.pop(group)
                 for part, tensors in _of_one_matrix(group, [there[name] for name in group.names]).items():
                     chosen = _format([each.type_name for each in tensors], dtype, quantization)
-                    loaded.matrices[group.layer, part] = pack(tensors, chosen, group.interleaved, pool_address)
+                    loaded.matrices[group.layer, part] = _packed(source, tensors, chosen, group.interleaved, pool_address)
     faults.missing.extend(name for name in expected if name not in seen)
     if what := faults.told():
         raise ValueError(f"{source.name}: its tensors are not those of {architecture.class_name}: {what}. The files are incomplete or of another model.")
@@ -78,10 +78,13 @@ def _of_one_matrix(group: Group, tensors: list[StoredTensor]) -> dict[str, list[
     return {"embedding": [embedding]} if same else {"embedding": [embedding], "head": [head]}
 
 
-def pack(parts: Iterable[StoredTensor], chosen: str, interleaved: bool, pool_address: int) -> Matrix:
+def _packed(source: WeightSource, parts: Sequence[StoredTensor], chosen: str, interleaved: bool, pool_address: int) -> Matrix:
     """One matrix of the rows of all parts."""
     rows = [(part.rows, part.type_name) if part.type_name in KNOWN else (_floats(part).view(np.uint8), "F32") for part in parts]
-    return Matrix.pack(rows, chosen, interleaved=interleaved, pool_address=pool_address)
+    try:
+        return Matrix.pack(rows, chosen, interleaved=interleaved, pool_address=pool_address)
+    except ValueError as error:
+        raise ValueError(f"{source.name}: {', '.join(part.name for part in parts)}: {error}") from error
 
 
 def _format(types: list[str], dtype: str, quantization: str) -> str:
