@@ -1,0 +1,51 @@
+"""What a process of corekit's own does to its collector and its memory while it starts; asked in processes of their own, since it lasts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_nothing_is_collected_inside_and_all_is_as_before_after_a_fault(was_on: bool) -> None:
+    code = f"""
+import gc
+from corekit.compose.process import nothing_collected
+(gc.enable if {was_on} else gc.disable)()
+try:
+    with nothing_collected():
+        assert not gc.isenabled()
+        made = [[] for _ in range(5000)]
+        raise KeyError
+except KeyError:
+    print(gc.isenabled(), gc.get_freeze_count() > 5000, gc.get_count()[0] < 5000)
+"""
+    assert run(code).split() == [str(was_on), "True", "True"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs hardware: a system that says what is in memory")
+def test_what_was_freed_goes_back() -> None:
+    code = """
+import ctypes, re
+from pathlib import Path
+from corekit.compose.process import give_back
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+made = [bytes(3000) for _ in range(20_000)]
+last = bytes(3000)  # above the others, which alone would go back by themselves
+del made
+before = resident()
+give_back()
+print(before - resident(), hasattr(ctypes.CDLL(None), "malloc_trim"))
+"""
+    kib, can = run(code).split()
+    assert can == "False" or int(kib) > 30_000
