@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corekit.compose.ahead import load_ahead
-
 from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, USAGE, failing
 from .loading import loaded
@@ -41,7 +39,6 @@ def chat(
 
     At a terminal /help lists the commands, Ctrl-C stops an answer, and Ctrl-D ends. From a pipe every line is a question.
     """
-    load_ahead()
     set_up(log_level)
     try:
         with stopping():

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def loaded(config: Config, *, max_tokens: int | None, chats: bool, advice: str, debug: bool) -> Assembly:
     """The engine, not started. chats: it needs a chat template; advice: what to do where the model has none. Ends the command otherwise."""
     with failing(CONFIG, debug=debug), nothing_collected():
+        from corekit.compose.ahead import load_ahead
+
+        load_ahead()
         from corekit.compose.assemble import finish
         from corekit.compose.composition import compose
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corekit.compose.ahead import load_ahead
-
 from .common import overrides, say_loading, talk
 from .common import read as read_config
 from .failing import CONFIG, FAILED, USAGE, fail, failing, say, standard_input
@@ -53,7 +51,6 @@ def run(
     debug: bool,
 ) -> None:
     """Answer PROMPT with a chat model, printing the answer as it comes. `-` reads the prompt from standard input."""
-    load_ahead()
     set_up(log_level)
     if raw and system is not None:
         fail("--system needs a chat template, which --raw leaves out", USAGE)

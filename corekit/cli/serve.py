@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from corekit.api import SupportsBind
-from corekit.compose.ahead import load_ahead
 from corekit.compose.errors import BindError
 from corekit.compose.process import give_back, nothing_collected
 
@@ -58,7 +57,6 @@ def serve(
     FILE is a path that ends in .toml. SOURCE is a folder with safetensors, a .gguf file, a hub id (org/name) or
     pypi:NAME==VERSION#sha256=HASH. Without either, a small demo model is served.
     """
-    load_ahead()
     set_up(log_level, for_machines=True)
     options = {"host": host, "port": port, "api_keys": list(api_keys) or None, "served_model_names": list(names) or None}
     dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
@@ -71,6 +69,9 @@ def serve(
                 config = read(target, overrides, {**dotted, "model.max_model_len": length})
                 say_loading(config, log_level)
                 _reached("configured")
+                from corekit.compose.ahead import load_ahead
+
+                load_ahead()
                 from corekit.compose.assemble import finish
                 from corekit.compose.composition import compose
 

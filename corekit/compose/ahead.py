@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue  # noqa: F401 - who imports native code waits for the linker: what comes next needs this much of it
 import sys
 import threading
 from importlib.util import find_spec
@@ -13,7 +14,8 @@ from pathlib import Path
 def load_ahead() -> None:
     """Begin it, in a thread: it is a fifth of PyTorch's import, and no work for Python.
 
-    Where it cannot be loaded nothing happens, since what is wrong is for the import to say. The process ends no sooner than it is done.
+    Python code runs beside it, but who imports another native module waits: call it when most of them are there. Where it cannot be
+    loaded nothing happens, since what is wrong is for the import to say. The process ends no sooner than it is done.
     """
     found = None if sys.platform != "linux" else find_spec("torch")
     if found is not None and found.origin is not None:
