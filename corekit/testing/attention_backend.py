@@ -10,7 +10,8 @@ from torch import Tensor
 
 from corekit.api import BatchLayout, BlockRef, Copy
 
-from .attention_features import MAX_TOKENS, FeatureLaws
+from .attention_features import MAX_TOKENS
+from .attention_kv_write import KvWriteLaws
 from .attention_rig import NUM_HOST_BLOCKS, AttentionRig, Row
 from .block_answers import alone, answers
 from .block_stack import found
@@ -18,7 +19,7 @@ from .block_stack import found
 NAN = float("nan")
 
 
-class AttentionBackendKit(FeatureLaws):
+class AttentionBackendKit(KvWriteLaws):
     """Subclass it, set `provider`, and declare what the backend can do: dtypes, block_sizes, head_dims, features. See FeatureLaws.
 
     Everything goes through the contract: the kit never looks into pools, so they may be laid out in any way.

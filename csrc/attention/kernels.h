@@ -50,12 +50,18 @@ struct Rows {
     int64_t token_stride, head_stride;
 };
 
+// Positions begin .. end - 1 of a row at one kv head, of one partition: begin is a multiple of partition_length. end <= begin: none.
+struct Stretch {
+    const uint8_t *cache;  // of the layer at the kv head: block b at b * block_bytes
+    const int32_t *blocks; // of the row
+    int begin, end;
+};
+
 // Consecutive queries of one row and all heads of one kv head: query q of head g is number q * group + g, and stands at
 // first_position + q. A query at a position below 0 sees nothing.
 struct Tile {
-    const uint8_t *cache;   // of the layer at the kv head: block b at b * block_bytes
-    const int32_t *blocks;  // of the row
-    const uint32_t *words;  // [numbers, key_words], as `prepare` made them
+    Stretch stretch;
+    const uint32_t *words; // [numbers, key_words], as `prepare` made them
     int first_position;
     int num_queries;
 };
@@ -68,8 +74,9 @@ static inline size_t scratch_bytes(const Shape &shape) { return size_t(16) * 102
 struct AttentionKernels {
     // The queries of a tile as words: token by token, head by head from first_head on.
     void (*prepare)(const Shape &shape, const Rows &queries, int first_token, int num_queries, int first_head, uint32_t *words);
-    // Joins what the partition gives to the states of the tile's queries. scratch: scratch_bytes(shape), 64-byte aligned.
-    void (*attend)(const Shape &shape, const Tile &tile, int partition, float *states, uint8_t *scratch);
+    // Joins what the stretch gives to the states of the tile's queries. next: what this thread attends to afterwards, if it is known.
+    // scratch: scratch_bytes(shape), 64-byte aligned.
+    void (*attend)(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch);
     // The state of nothing.
     void (*clear)(const Shape &shape, float *states, int count);
     // Joins states that were computed from the clear state, in the order of their partitions.

@@ -124,17 +124,33 @@ void PagedAttention::run_on(void *argument, int thread, int num_threads) {
         self.pool_->barrier(self.pool_);
     }
     const size_t heads = size_t(shape.num_kv_heads);
-    for (size_t at; (at = running.next_work.fetch_add(1)) < running.list->works.size() * heads;)
-        attend(running, running.list->works[at / heads], int(at % heads), thread);
+    const size_t count = running.list->works.size() * heads;
+    for (size_t at = running.next_work.fetch_add(1), next; at < count; at = next) {
+        next = running.next_work.fetch_add(1); // known early, so that its keys can be fetched
+        attend(running, at, next, thread);
+    }
     if (running.list->splits.empty()) return;
     self.pool_->barrier(self.pool_);
     for (size_t at; (at = running.next_split.fetch_add(1)) < running.list->splits.size() * heads;)
         join(running, running.list->splits[at / heads], int(at % heads), thread);
 }
 
-void PagedAttention::attend(const Running &running, const Work &work, int head, int thread) {
+// Of the piece of work with this number, or nothing.
+Stretch PagedAttention::stretch_of(const Running &running, size_t at, int partition) {
+    const Shape &shape = running.layer->shape;
+    const size_t heads = size_t(shape.num_kv_heads);
+    if (at >= running.list->works.size() * heads) return {};
+    const Work &work = running.list->works[at / heads];
+    if (partition < 0) partition = work.first_partition;
+    const int begin = partition * partition_length, end = work.first_position + work.num_queries;
+    return {running.layer->device + at % heads * shape.head_bytes, running.plan->blocks(work.row), begin, std::min(begin + partition_length, end)};
+}
+
+void PagedAttention::attend(const Running &running, size_t at, size_t next, int thread) {
     PagedAttention &self = *running.self;
     const Shape &shape = running.layer->shape;
+    const int head = int(at % size_t(shape.num_kv_heads));
+    const Work &work = running.list->works[at / size_t(shape.num_kv_heads)];
     const int numbers = work.num_queries * shape.group;
     uint8_t *scratch = self.scratch_[size_t(thread)].at_least(0);
     uint32_t *words = reinterpret_cast<uint32_t *>(scratch + scratch_bytes(shape));
@@ -142,8 +158,13 @@ void PagedAttention::attend(const Running &running, const Work &work, int head, 
     if (work.part >= 0) states = running.states + (size_t(work.part) * shape.num_kv_heads + head) * running.part_floats;
     self.kernels_.prepare(shape, running.inputs->query, work.first_token, work.num_queries, head * shape.group, words);
     self.kernels_.clear(shape, states, numbers);
-    const Tile tile{running.layer->device + head * shape.head_bytes, running.plan->blocks(work.row), words, work.first_position, work.num_queries};
-    for (int partition = work.first_partition; partition < work.end_partition; partition++) self.kernels_.attend(shape, tile, partition, states, scratch);
+    Tile tile{stretch_of(running, at, work.first_partition), words, work.first_position, work.num_queries};
+    for (int partition = work.first_partition; partition < work.end_partition; partition++) {
+        const bool last = partition + 1 == work.end_partition;
+        const Stretch coming = last ? stretch_of(running, next, -1) : stretch_of(running, at, partition + 1);
+        self.kernels_.attend(shape, tile, coming, states, scratch);
+        tile.stretch = coming;
+    }
     if (work.part >= 0) return;
     self.kernels_.finish(shape, states, running.inputs->sinks, work.first_token, work.num_queries, head * shape.group, running.layer->num_heads,
                          running.inputs->out, running.inputs->query.number);

@@ -64,7 +64,8 @@ public:
 private:
     struct Running;
     static void run_on(void *running, int thread, int num_threads);
-    static void attend(const Running &running, const Work &work, int head, int thread);
+    static Stretch stretch_of(const Running &running, size_t at, int partition);
+    static void attend(const Running &running, size_t at, size_t next, int thread);
     static void join(const Running &running, const Split &split, int head, int thread);
 
     corekit_pool *const pool_;

@@ -14,13 +14,13 @@ constexpr int max_rows = 4, max_score_vectors = 2, max_value_vectors = 4;
 constexpr int max_rows = 3, max_score_vectors = 1, max_value_vectors = 2;
 #endif
 constexpr int num_halves = partition_length / half_length;
-constexpr int prefetch_halves = 4;
 constexpr float masked = -1e30f;
 
 // Where eight positions of a partition lie: word w of their keys at keys[half] + w * block_size words; rows of values at values[half].
 struct Places {
-    const uint8_t *keys[num_halves + prefetch_halves];
-    const uint8_t *values[num_halves + prefetch_halves];
+    const uint8_t *keys[num_halves];
+    const uint8_t *values[num_halves];
+    const uint8_t *next_keys[num_halves]; // of the partition that the thread computes next
 };
 
 // Positions of the partition that each row sees: first .. end - 1, none if end <= first; and the range of all.
@@ -36,7 +36,19 @@ struct Work {
     uint8_t *edges; // two halves of values
 };
 
-template <class Words, int rows, int vectors, bool whole>
+// Blocks are anywhere, so the processor cannot foresee them: what is read next goes to the second cache half a partition ahead, values
+// while keys are read, keys of the next partition while values are, one line for each that is read. Exactly so where keys and values
+// have as many dims; elsewhere some lines are left out, or fetched from behind, which does no harm.
+COREKIT_INLINE const uint8_t *value_line(const Places &places, int vector, size_t word) {
+    return (word % 2 ? places.values[2 * vector + 1] : places.values[2 * vector]) + word / 2 * 64;
+}
+
+template <bool whole> COREKIT_INLINE const uint8_t *next_key_line(const Shape &shape, const Places &places, int half, size_t line) {
+    if (!whole) return places.next_keys[half] + line * 64;
+    return places.next_keys[half & ~1] + ((half & 1) * size_t(shape.key_words / 2) + line) * size_t(shape.block_size) * 4;
+}
+
+template <class Words, int rows, int vectors, bool whole, bool ahead>
 COREKIT_INLINE void scores_of(const Shape &shape, const Places &places, int vector, const uint32_t *query, float (*scores)[partition_length]) {
     const size_t step = size_t(shape.block_size) * 4, words = size_t(shape.key_words);
     const uint8_t *const *at = places.keys + 2 * vector;
@@ -47,8 +59,7 @@ COREKIT_INLINE void scores_of(const Shape &shape, const Places &places, int vect
         Bytes64 keys[vectors];
         for (int v = 0; v < vectors; v++) {
             keys[v] = whole ? load_bytes(at[2 * v] + w * step) : load_two(at[2 * v] + w * step, at[2 * v + 1] + w * step);
-            prefetch(at[2 * v + prefetch_halves] + w * step);
-            if (!whole) prefetch(at[2 * v + 1 + prefetch_halves] + w * step);
+            if (ahead) prefetch_far(value_line(places, vector + v, w));
         }
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < vectors; v++) sum[r][v] = Words::dot(sum[r][v], keys[v], word_at(query + r * words + w));
@@ -83,23 +94,24 @@ template <class Words> COREKIT_INLINE void softmax(const Shape &shape, const See
     *total = reduce_add(sum);
 }
 
-template <class Words, int rows, int vectors>
-COREKIT_INLINE void sums_of(const Shape &shape, const uint8_t *const *values, int first, int end, int lane, const uint32_t (*weights)[partition_length],
-                            const Joint *joints, float *states) {
+template <class Words, int rows, int vectors, bool whole, bool ahead>
+COREKIT_INLINE void sums_of(const Shape &shape, const Places &places, const uint8_t *const *values, int first, int end, int lane,
+                            const uint32_t (*weights)[partition_length], const Joint *joints, float *states) {
+    constexpr int rows_of_half = half_length / Words::numbers;
     const size_t step = size_t(shape.value_lanes) * 4;
     F32x16 sum[rows][vectors];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) sum[r][v] = zero();
     for (int half = first; half < end; half++) {
-        const uint8_t *at = values[half] + size_t(lane) * 4, *ahead = values[half + prefetch_halves] + size_t(lane) * 4;
-        for (int i = 0; i < half_length / Words::numbers; i++, at += step, ahead += step) {
+        const uint8_t *at = values[half] + size_t(lane) * 4;
+        for (int i = 0; i < rows_of_half; i++, at += step) {
             Bytes64 x[vectors];
             for (int v = 0; v < vectors; v++) {
                 x[v] = load_bytes(at + 64 * v);
-                prefetch(ahead + 64 * v);
+                if (ahead) prefetch_far(next_key_line<whole>(shape, places, half, size_t(lane / 16 * rows_of_half + i * vectors + v)));
             }
             for (int r = 0; r < rows; r++)
-                for (int v = 0; v < vectors; v++) sum[r][v] = Words::dot(sum[r][v], x[v], word_at(weights[r] + half_length / Words::numbers * half + i));
+                for (int v = 0; v < vectors; v++) sum[r][v] = Words::dot(sum[r][v], x[v], word_at(weights[r] + rows_of_half * half + i));
         }
     }
     for (int r = 0; r < rows; r++) {
@@ -127,19 +139,13 @@ template <class Words> COREKIT_INLINE void copy_edge(const Shape &shape, const u
     }
 }
 
-template <class Words, int rows>
+template <class Words, int rows, bool whole, bool ahead>
 static void attend_rows(const Shape &shape, const Places &places, const Seen &seen, const uint32_t *query, float *states, const Work &work) {
     const int first = seen.first_of_all / 16, end = (seen.end_of_all + 15) / 16;
-    const bool whole = shape.block_size % 16 == 0;
     int vector = first;
-    for (; vector + max_score_vectors <= end; vector += max_score_vectors) {
-        if (whole) scores_of<Words, rows, max_score_vectors, true>(shape, places, vector, query, work.scores);
-        else scores_of<Words, rows, max_score_vectors, false>(shape, places, vector, query, work.scores);
-    }
-    for (; vector < end; vector++) {
-        if (whole) scores_of<Words, rows, 1, true>(shape, places, vector, query, work.scores);
-        else scores_of<Words, rows, 1, false>(shape, places, vector, query, work.scores);
-    }
+    for (; vector + max_score_vectors <= end; vector += max_score_vectors)
+        scores_of<Words, rows, max_score_vectors, whole, ahead>(shape, places, vector, query, work.scores);
+    for (; vector < end; vector++) scores_of<Words, rows, 1, whole, ahead>(shape, places, vector, query, work.scores);
     Joint joints[rows];
     for (int r = 0; r < rows; r++) {
         float most, total, *tail = states + r * state_floats(shape) + shape.value_lanes;
@@ -148,7 +154,7 @@ static void attend_rows(const Shape &shape, const Places &places, const Seen &se
         join_weights(joints[r], tail, total);
     }
     const int first_half = seen.first_of_all / half_length, end_half = (seen.end_of_all + half_length - 1) / half_length;
-    const uint8_t *values[num_halves + prefetch_halves];
+    const uint8_t *values[num_halves];
     memcpy(values, places.values, sizeof values);
     for (int edge = 0; edge < 2; edge++) {
         const int half = edge ? end_half - 1 : first_half, low = seen.first_of_all - half * half_length, high = seen.end_of_all - half * half_length;
@@ -159,8 +165,9 @@ static void attend_rows(const Shape &shape, const Places &places, const Seen &se
     }
     int lane = 0;
     for (; lane + 16 * max_value_vectors <= shape.value_lanes; lane += 16 * max_value_vectors)
-        sums_of<Words, rows, max_value_vectors>(shape, values, first_half, end_half, lane, work.weights, joints, states);
-    for (; lane < shape.value_lanes; lane += 16) sums_of<Words, rows, 1>(shape, values, first_half, end_half, lane, work.weights, joints, states);
+        sums_of<Words, rows, max_value_vectors, whole, ahead>(shape, places, values, first_half, end_half, lane, work.weights, joints, states);
+    for (; lane < shape.value_lanes; lane += 16)
+        sums_of<Words, rows, 1, whole, ahead>(shape, places, values, first_half, end_half, lane, work.weights, joints, states);
 }
 
 } // namespace COREKIT_LEVEL

@@ -7,29 +7,35 @@
 namespace corekit {
 namespace COREKIT_LEVEL {
 
-// A half beyond the row's last position stands where the last one does: it is loaded and masked. The same for what is prefetched.
-template <class Words> static void find_places(const Shape &shape, const Tile &tile, int begin, int end, Places *places) {
-    const size_t half_of_values = size_t(half_length / Words::numbers) * shape.value_lanes * 4;
-    int block = begin / shape.block_size, offset = begin % shape.block_size;
-    const uint8_t *keys = nullptr, *values = nullptr;
-    for (int half = 0; half < num_halves + prefetch_halves; half++) {
-        if (half == 0 || begin + half * half_length < end) {
-            const uint8_t *at = tile.cache + size_t(tile.blocks[block]) * shape.block_bytes;
-            keys = at + size_t(offset) * 4;
-            values = at + shape.values_offset + size_t(offset / half_length) * half_of_values;
-            offset += half_length;
-            if (offset == shape.block_size) {
-                offset = 0;
-                block++;
-            }
+// Calls visit(half, block, position in the block) for each half of the stretch. One beyond its end stands where the last one does: what
+// is loaded from there is masked.
+template <class Visit> COREKIT_INLINE void each_half(const Shape &shape, const Stretch &stretch, Visit visit) {
+    int at = stretch.begin / shape.block_size, offset = stretch.begin % shape.block_size;
+    const uint8_t *block = stretch.cache + size_t(stretch.blocks[at]) * shape.block_bytes;
+    for (int half = 0; half < num_halves; half++) {
+        visit(half, block, offset);
+        if (stretch.begin + (half + 1) * half_length >= stretch.end) continue;
+        offset += half_length;
+        if (offset == shape.block_size) {
+            offset = 0;
+            block = stretch.cache + size_t(stretch.blocks[++at]) * shape.block_bytes;
         }
-        places->keys[half] = keys;
-        places->values[half] = values;
     }
 }
 
+static void find_places(const Shape &shape, const Stretch &stretch, const Stretch &next, Places *places) {
+    const size_t half_of_values = (shape.head_bytes - shape.values_offset) / size_t(shape.block_size / half_length);
+    each_half(shape, stretch, [=](int half, const uint8_t *block, int offset) {
+        places->keys[half] = block + size_t(offset) * 4;
+        places->values[half] = block + shape.values_offset + size_t(offset / half_length) * half_of_values;
+    });
+    each_half(shape, next.end > next.begin ? next : stretch,
+              [=](int half, const uint8_t *block, int offset) { places->next_keys[half] = block + size_t(offset) * 4; });
+}
+
 // False: none of the rows sees anything here.
-static bool find_seen(const Shape &shape, const Tile &tile, int begin, int first_row, int rows, Seen *seen) {
+static bool find_seen(const Shape &shape, const Tile &tile, int first_row, int rows, Seen *seen) {
+    const int begin = tile.stretch.begin;
     seen->first_of_all = partition_length;
     seen->end_of_all = 0;
     for (int r = 0; r < rows; r++) {
@@ -47,13 +53,22 @@ static bool find_seen(const Shape &shape, const Tile &tile, int begin, int first
     return seen->end_of_all > 0;
 }
 
+template <class Words, bool whole, bool ahead>
+static void attend_some(const Shape &shape, const Places &places, const Seen &seen, int rows, const uint32_t *query, float *states, const Work &work) {
+    if (rows == 1) attend_rows<Words, 1, whole, ahead>(shape, places, seen, query, states, work);
+    else if (rows == 2) attend_rows<Words, 2, whole, ahead>(shape, places, seen, query, states, work);
+    else if (rows == 3) attend_rows<Words, 3, whole, ahead>(shape, places, seen, query, states, work);
+#if defined(__AVX512F__)
+    else attend_rows<Words, 4, whole, ahead>(shape, places, seen, query, states, work);
+#endif
+}
+
 // The place for tiles of AMX: sixteen rows of a tile at once, scores by TDPBF16PS from keys as they lie (rows of pairs of dims), and
 // sums from values as they lie (rows of pairs of positions).
-template <class Words> static void attend_as(const Shape &shape, const Tile &tile, int partition, float *states, uint8_t *scratch) {
-    const int begin = partition * partition_length, end = tile.first_position + tile.num_queries;
-    if (end <= begin) return;
+template <class Words, bool whole> static void attend_as(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch) {
+    if (tile.stretch.end <= tile.stretch.begin) return;
     Places places;
-    find_places<Words>(shape, tile, begin, end, &places);
+    find_places(shape, tile.stretch, next, &places);
     const size_t scores_bytes = sizeof(float) * partition_length * max_rows;
     const Work work = {reinterpret_cast<float(*)[partition_length]>(scratch), reinterpret_cast<uint32_t(*)[partition_length]>(scratch + scores_bytes),
                        scratch + 2 * scores_bytes};
@@ -61,21 +76,20 @@ template <class Words> static void attend_as(const Shape &shape, const Tile &til
     for (int row = 0; row < num_rows; row += max_rows) {
         const int rows = num_rows - row < max_rows ? num_rows - row : max_rows;
         Seen seen;
-        if (!find_seen(shape, tile, begin, row, rows, &seen)) continue;
+        if (!find_seen(shape, tile, row, rows, &seen)) continue;
         const uint32_t *query = tile.words + size_t(row) * shape.key_words;
         float *to = states + row * state_floats(shape);
-        if (rows == 1) attend_rows<Words, 1>(shape, places, seen, query, to, work);
-        else if (rows == 2) attend_rows<Words, 2>(shape, places, seen, query, to, work);
-        else if (rows == 3) attend_rows<Words, 3>(shape, places, seen, query, to, work);
-#if defined(__AVX512F__)
-        else attend_rows<Words, 4>(shape, places, seen, query, to, work);
-#endif
+        if (row == 0) attend_some<Words, whole, true>(shape, places, seen, rows, query, to, work);
+        else attend_some<Words, whole, false>(shape, places, seen, rows, query, to, work);
     }
 }
 
-void attend(const Shape &shape, const Tile &tile, int partition, float *states, uint8_t *scratch) {
-    if (shape.cache == Number::bf16) attend_as<Halves>(shape, tile, partition, states, scratch);
-    else attend_as<Floats>(shape, tile, partition, states, scratch);
+void attend(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch) {
+    const bool whole = shape.block_size % 16 == 0;
+    if (shape.cache == Number::bf16 && whole) attend_as<Halves, true>(shape, tile, next, states, scratch);
+    else if (shape.cache == Number::bf16) attend_as<Halves, false>(shape, tile, next, states, scratch);
+    else if (whole) attend_as<Floats, true>(shape, tile, next, states, scratch);
+    else attend_as<Floats, false>(shape, tile, next, states, scratch);
 }
 
 } // namespace COREKIT_LEVEL

@@ -6,7 +6,7 @@
 namespace corekit {
 namespace COREKIT_LEVEL {
 
-void attend(const Shape &shape, const Tile &tile, int partition, float *states, uint8_t *scratch);
+void attend(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch);
 
 } // namespace COREKIT_LEVEL
 } // namespace corekit

@@ -40,6 +40,9 @@ COREKIT_INLINE uint32_t word_at(const uint32_t *from) {
     return word;
 }
 
+// Into the second cache.
+COREKIT_INLINE void prefetch_far(const void *at) { __builtin_prefetch(at, 0, 2); }
+
 struct Floats {
     static constexpr int numbers = 1;
     COREKIT_INLINE F32x16 dot(F32x16 sum, Bytes64 words, uint32_t word) {

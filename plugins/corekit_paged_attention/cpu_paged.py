@@ -14,11 +14,10 @@ from ._cpu_paged import PagedAttention, Plan, instruction_sets
 from .cpu_refusals import refusals
 from .kv_layout import ITEM_SIZES, block_bytes, kv_view
 from .options import CpuPagedOptions
+from .pool_memory import page_aligned
 
 MAX_POISONED = 1 << 14
 """Blocks of a pool that begin as NaN when it is asked for: allocators begin with the lowest."""
-PAGE = 4096
-"""Of memory. Pools begin on one, so that a block of a usual head is one page too."""
 
 
 class _Pool(NamedTuple):
@@ -77,14 +76,12 @@ class CpuPaged:
         self._native = native
 
     def _allocate(self, spec: LayerSpec, plan: KvPlan) -> tuple[_Pool, _Pool]:
-        """Device and host. Memory that nobody wrote yet takes no room."""
+        """Device and host."""
         dtype: torch.dtype = getattr(torch, plan.kv_dtype)
         each = block_bytes(spec, plan.block_size, plan.kv_dtype)
 
         def pool(num_blocks: int) -> _Pool:
-            memory = torch.empty(num_blocks * each + PAGE, dtype=torch.uint8)
-            first = -memory.data_ptr() % PAGE
-            memory = memory[first : first + num_blocks * each]
+            memory = page_aligned(num_blocks * each)
             if self._options.poison:
                 memory[: MAX_POISONED * each].view(dtype).fill_(float("nan"))
             return _Pool(memory, memory.data_ptr(), len(memory))

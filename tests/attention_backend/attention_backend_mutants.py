@@ -11,7 +11,7 @@ import torch
 from plain_attention import Part, Plain, plain_provider
 from torch import Tensor
 
-from corekit.api import BatchLayout, Copy, KvPlan, LayerSpec, Provider
+from corekit.api import BatchLayout, Copy, KvPlan, KvTensor, KvView, LayerSpec, Provider
 
 # What a layer says
 
@@ -194,6 +194,40 @@ class PlainExp(Plain):
         return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
+class Views(Plain):
+    """Lets the model write its pools; of each view heads and tokens are exchanged, where that stays within a block."""
+
+    kv_views: tuple[KvView | None, ...] = ()
+
+    def allocate_kv(self, plan: KvPlan) -> None:
+        super().allocate_kv(plan)
+        self.kv_views = tuple(self.view(spec, plan, pools) for spec, pools in zip(self.layers, self.pools, strict=True))
+
+    def view(self, spec: LayerSpec, plan: KvPlan, pools: dict[bool, tuple[Tensor, Tensor]] | None) -> KvView | None:
+        if pools is None:
+            return None
+        keys, values = (
+            KvTensor(
+                address=pool.data_ptr(),
+                block_stride=plan.block_size * spec.num_kv_heads * dim,
+                head_stride=spec.num_kv_heads * dim,
+                token_stride=dim,
+                dim_stride=1,
+            )
+            for pool, dim in zip(pools[False], (spec.key_dim, spec.value_dim), strict=True)
+        )
+        return KvView(
+            key=keys,
+            value=values,
+            dtype=plan.kv_dtype,
+            block_size=plan.block_size,
+            num_blocks=plan.num_blocks + 1,
+            num_kv_heads=spec.num_kv_heads,
+            key_dim=spec.key_dim,
+            value_dim=spec.value_dim,
+        )
+
+
 class KeysOnly(Plain):
     """Counts the bytes of keys and forgets values."""
 
@@ -253,6 +287,7 @@ MUTANTS = [
     Mutant(CopiesByDirection, "test_copies_are_made_in_program_order"),
     Mutant(LoudestOfAll, "test_rows_do_not_depend_on_each_other"),
     Mutant(PlainExp, "test_large_scores_do_not_overflow"),
+    Mutant(Views, "test_a_model_may_write_keys_and_values_itself"),
     Mutant(KeysOnly, "test_bytes_per_block_are_what_a_block_costs"),
     Mutant(SmallPool, "test_the_engine_answers_the_same"),
 ]
