@@ -1,4 +1,4 @@
-"""The demo model through the whole engine on its reference parts, against the library's own `generate`: real prompts, real weights, fp32, greedy.
+"""The demo model through the whole engine, on its reference parts and on the fast ones, against the library's own `generate`: real prompts, fp32, greedy.
 
 Rounding differs between a chunk, a batch and a whole prompt, so only prompts are used along whose reference answer the two
 likeliest tokens never come closer than `MIN_MARGIN`; the test checks that too. Of 24 candidates two came closer (one to a tie) and were left out.
@@ -46,6 +46,7 @@ TEXTS = (
     "Scientists have discovered a new species of frog in",
     "My grandmother used to say that",
 )
+REFERENCE, FAST = ("transformers", "torch"), ("llama", "cpu-paged")
 Prompts = Sequence[tuple[int, ...]]
 
 
@@ -106,16 +107,17 @@ def penalised(library: Any, prompts: Prompts) -> tuple[list[int], list[float]]:
 
 
 def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[int]], penalised: tuple[list[int], list[float]], demo_cache_dir: Path) -> None:
-    """Twice eight requests that arrive one after another, in chunks of 7, in a pool that is too small for them at the end; then a penalised one.
+    """Eight requests that arrive one after another, in chunks of 7, in a pool that is too small for them at the end; then a penalised one.
 
     One test: the library's answers take long, and are wanted in one process only.
     """
     asked = list(zip(prompts, wanted, strict=True))
-    for block_size, num_blocks, part in ((4, 150, asked[:8]), (16, 38, asked[8:])):
-        check(block_size, num_blocks, part, prompts[PENALISED_PROMPT], penalised, demo_cache_dir)
+    for parts, block_size, num_blocks, some in ((REFERENCE, 4, 150, asked[:8]), (FAST, 8, 75, asked[:8]), (FAST, 16, 38, asked[8:])):
+        check(parts, block_size, num_blocks, some, prompts[PENALISED_PROMPT], penalised, demo_cache_dir)
 
 
 def check(
+    parts: tuple[str, str],
     block_size: int,
     num_blocks: int,
     asked: Sequence[tuple[tuple[int, ...], list[int]]],
@@ -124,8 +126,8 @@ def check(
     demo_cache_dir: Path,
 ) -> None:
     config = {
-        "model": {"use": "transformers", "dtype": "float32", "max_model_len": 256},
-        "attention_backend": {"use": "torch", "options": {"poison": True}},
+        "model": {"use": parts[0], "dtype": "float32", "max_model_len": 256},
+        "attention_backend": {"use": parts[1], "options": {"poison": True}},
         "engine": {"device": "cpu"},
         "block_allocator": {"block_size": block_size, "num_blocks": num_blocks, "stack": ["free-list"]},
         "scheduler": {"max_num_seqs": 8, "long_prefill_token_threshold": 7, "preemption": "recompute"},
