@@ -23,11 +23,11 @@ from .tensors import UNREAD, Faults, Group, matrices, shapes
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-PACKED = {"nibble": frozenset({"Q4_0", "Q4_1"}), "byte": frozenset({"Q4_0", "Q4_1", "Q8_0"})}
+PACKED: Mapping[str, frozenset[str]] = {"nibble": frozenset({"Q4_0", "Q4_1"}), "byte": frozenset({"Q4_0", "Q4_1", "Q8_0"})}
 """Formats that hold the packed types of files exactly, the smallest first."""
 KNOWN = frozenset({"Q4_0", "Q4_1", "Q8_0", "F32", "F16", "BF16"})
 """Types that can be packed as they lie."""
-TORCH_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+TORCH_TYPES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
