@@ -12,7 +12,18 @@ from corekit.api import BuildContext
 from corekit.compose.surroundings import thread_pool
 from corekit.testing import AttentionBackendKit
 
-_cpu_paged = pytest.importorskip("corekit_paged_attention._cpu_paged", reason="needs native code")
+kernels = pytest.importorskip("corekit_paged_attention._cpu_paged", reason="needs native code")
+
+LAWS = (
+    "test_steps_of_any_shape",
+    "test_query_heads_share_kv_heads",
+    "test_unwritten_memory_never_leaks",
+    "test_padding_rows_affect_nothing",
+    "test_large_scores_do_not_overflow",
+    "test_what_layers_ask_for_together",
+    "test_a_model_may_write_keys_and_values_itself",
+)
+"""Of arithmetic; the others are about what is around it."""
 
 
 class OnThreads(AttentionBackendKit):
@@ -33,3 +44,10 @@ class TestSmallHeads(OnThreads):
     """Dims that are no whole vectors, of keys and values."""
 
     head_dims = (6, 10)
+
+
+@pytest.mark.parametrize("instruction_set", kernels.instruction_sets())
+@pytest.mark.parametrize("law", LAWS)
+def test_every_instruction_set(instruction_set: str, law: str) -> None:
+    kit = type("OnSet", (OnThreads,), {"options": {"poison": True, "instruction_set": instruction_set}, "head_dims": (16, 24)})()
+    getattr(kit, law)()
