@@ -90,7 +90,8 @@ void Decoder::set_ends(Weights embedding, Weights head, Floats final_norm) {
 
 void Decoder::set_rotary(std::vector<double> frequencies, double scale) {
     const auto lock = alone(busy_);
-    if (frequencies.size() != size_t(shape_.head_dim / 2)) refuse("there are " + to_string(frequencies.size()) + " rotary frequencies; half of head_dim are needed");
+    if (frequencies.size() != size_t(shape_.head_dim / 2))
+        refuse("there are " + to_string(frequencies.size()) + " rotary frequencies; half of head_dim are needed");
     for (double value : frequencies)
         if (!std::isfinite(value)) refuse("a rotary frequency is not finite");
     if (!std::isfinite(scale)) refuse("the scale of rotary positions is not finite");
@@ -127,7 +128,8 @@ void Decoder::set_layer(int at, DecoderLayer layer) {
 
 void Decoder::set_kv(std::vector<KvLayer> layers, int block_size, int64_t capacity) {
     const auto lock = alone(busy_);
-    if (!layers.empty() && int(layers.size()) != shape_.num_layers) refuse("the KV pools have " + to_string(layers.size()) + " layers, the model " + to_string(shape_.num_layers));
+    if (!layers.empty() && int(layers.size()) != shape_.num_layers)
+        refuse("the KV pools have " + to_string(layers.size()) + " layers, the model " + to_string(shape_.num_layers));
     if (block_size < 1 || capacity < 0) refuse("a block has at least one token, and there is no negative number of slots");
     for (const KvLayer &layer : layers) {
         if (!layer.is_written) continue;
@@ -135,7 +137,8 @@ void Decoder::set_kv(std::vector<KvLayer> layers, int block_size, int64_t capaci
             const uintptr_t address = reinterpret_cast<uintptr_t>(place->address);
             if (!address || address % (layer.is_bf16 ? 2 : 4)) refuse("the KV pool's address is null or not aligned to its elements");
             if (place->token_group < 1 || place->dim_group < 1) refuse("groups of tokens and of dims are at least 1");
-            if (place->block_stride < 0 || place->head_stride < 0 || place->token_stride < 0 || place->dim_stride < 0) refuse("a stride of the KV pool is negative");
+            if (place->block_stride < 0 || place->head_stride < 0 || place->token_stride < 0 || place->dim_stride < 0)
+                refuse("a stride of the KV pool is negative");
         }
     }
     kv_layers_ = std::move(layers);
@@ -196,7 +199,8 @@ void Decoder::start(const int64_t *token_ids, const int64_t *positions, const in
 
 void Decoder::advance(int layer, const void *attended, const AttentionInputs &next) {
     const auto lock = alone(busy_);
-    if (layer < 0 || layer != waiting_layer_ || layer + 1 >= shape_.num_layers) refuse("layer " + to_string(layer) + " is not the one whose attention is awaited, or it is the last");
+    if (layer < 0 || layer != waiting_layer_ || layer + 1 >= shape_.num_layers)
+        refuse("layer " + to_string(layer) + " is not the one whose attention is awaited, or it is the last");
     if (!attended) refuse("what attention gave is null");
     check_inputs(layer + 1, next);
     Pass pass{};
@@ -245,13 +249,15 @@ void Decoder::run(Pass &pass) {
 void Decoder::reserve(int num_rows) {
     const int group = std::min(num_rows, max_group_rows);
     if (group == reserved_rows_) return;
-    const size_t widest = size_t(std::max({shape_.hidden_size, shape_.query_size(), shape_.padded_intermediate()}) + block_depth - 1) / block_depth * block_depth;
+    const int most_inputs = std::max({shape_.hidden_size, shape_.query_size(), shape_.padded_intermediate()});
+    const size_t widest = size_t(most_inputs + block_depth - 1) / block_depth * block_depth;
     const size_t tile_rows = 16, row_bytes = widest * sizeof(float);
     const size_t rows = size_t(group + tile_rows - 1) / tile_rows * tile_rows;
     bool biased = false;
     size_t scratch = linear_.scratch_bytes(head_->matrix(), group);
     for (const DecoderLayer &layer : layers_) {
-        for (const Weights *weights : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) scratch = std::max(scratch, linear_.scratch_bytes((*weights)->matrix(), group));
+        for (const Weights *weights : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+            scratch = std::max(scratch, linear_.scratch_bytes((*weights)->matrix(), group));
         biased = biased || !layer.gate_up_bias.empty();
     }
     qkv_.reserve(size_t(group) * shape_.qkv_size());

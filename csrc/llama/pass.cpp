@@ -130,12 +130,23 @@ private:
 
     // Norm, query, key and value with their rotation, and where attention finds them.
     void begin(const DecoderLayer &layer) {
+        const int num_heads = shape_.num_projected_heads();
+        if (pass_.kv) share(count_ * num_heads, [&](int at) { expect_head_of(at / num_heads, at % num_heads); });
         const Activations rows = prepare(layer.qkv->matrix(), [&](int row) { return normed(row, layer.input_norm); });
         multiply(layer.qkv, rows, {Output::Kind::store, decoder_.qkv_.at(), size_t(shape_.qkv_size()), or_null(layer.qkv_bias)});
         spent(Phase::qkv);
-        const int num_heads = shape_.num_projected_heads();
         share(count_ * num_heads, [&](int at) { finish_head(layer, at / num_heads, at % num_heads); });
         spent(Phase::heads);
+    }
+
+    void expect_head_of(int row, int head) {
+        const int64_t slot = decoder_.slots_[first_ + row], block = slot / decoder_.block_size_;
+        const int num_turned = shape_.num_heads + shape_.num_kv_heads, token = int(slot % decoder_.block_size_);
+        if (head < shape_.num_heads || slot < 0) return;
+        const KvPlace &place = head < num_turned ? pass_.kv->key : pass_.kv->value;
+        const int kv_head = (head - shape_.num_heads) % shape_.num_kv_heads;
+        if (pass_.kv->is_bf16) expect_head<uint16_t>(place, shape_.head_dim, block, token, kv_head);
+        else expect_head<float>(place, shape_.head_dim, block, token, kv_head);
     }
 
     void finish_head(const DecoderLayer &layer, int row, int head) {
@@ -171,7 +182,8 @@ private:
     void final_norm() {
         const Floats &weight = decoder_.final_norm_;
         share(count_, [&](int row) {
-            elementwise_.rms_norm(residual(row), weight.data(), shape_.hidden_size, shape_.norm_epsilon, pass_.hidden + size_t(first_ + row) * shape_.hidden_size);
+            float *to = pass_.hidden + size_t(first_ + row) * shape_.hidden_size;
+            elementwise_.rms_norm(residual(row), weight.data(), shape_.hidden_size, shape_.norm_epsilon, to);
         });
     }
 
