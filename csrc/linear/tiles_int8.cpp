@@ -10,14 +10,17 @@ namespace {
 constexpr int num_vectors = 8; // of a block's unsigned bytes: vector j has inputs 4 j to 4 j + 3
 
 struct Bytes {
+    typedef I32x16 Dots;
     static constexpr size_t block_size = block_bytes(Format::byte);
     static constexpr bool block_scales = true, nibbles = false;
 };
 struct Nibbles {
+    typedef NibbleDots Dots;
     static constexpr size_t block_size = block_bytes(Format::nibble);
     static constexpr bool block_scales = true, nibbles = true;
 };
 struct Channels {
+    typedef I32x16 Dots;
     static constexpr size_t block_size = block_bytes(Format::channel);
     static constexpr bool block_scales = false, nibbles = false;
 };
@@ -28,10 +31,21 @@ template <class Weights> COREKIT_INLINE Bytes64 load_weights(const uint8_t *bloc
     return vector < half ? low_nibbles(load_bytes(block + 64 * vector)) : high_nibbles(load_bytes(block + 64 * (vector - half)));
 }
 
-template <class Weights> COREKIT_INLINE I32x16 add_dot(I32x16 sum, Bytes64 weights, const int8_t *x) {
+template <class Weights> COREKIT_INLINE typename Weights::Dots no_dots() {
+    if constexpr (Weights::nibbles) return no_nibble_dots();
+    else return fresh_zero_ints();
+}
+
+template <class Weights> COREKIT_INLINE typename Weights::Dots add_dot(typename Weights::Dots sum, Bytes64 weights, const int8_t *x) {
     int32_t four;
     memcpy(&four, x, 4);
-    return Weights::nibbles ? dot_u4s8(sum, weights, four) : dot_u8s8(sum, weights, four);
+    if constexpr (Weights::nibbles) return dot_u4s8(sum, weights, four);
+    else return dot_u8s8(sum, weights, four);
+}
+
+template <class Weights> COREKIT_INLINE F32x16 finished(typename Weights::Dots dots) {
+    if constexpr (Weights::nibbles) return to_float(to_ints(dots));
+    else return to_float(dots);
 }
 
 // The sum of a row, in one order.
@@ -48,14 +62,14 @@ COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &r
     const int8_t *x = rows.bytes + first_row * stride + block * block_depth;
     const float *scales = rows.scales + first_row * num_blocks + block, *scaled_sums = rows.scaled_sums + first_row * num_blocks + block;
     const uint8_t *from[num_streams];
-    I32x16 dots[num_streams][num_rows];
+    typename Weights::Dots dots[num_streams][num_rows];
 #pragma GCC unroll 4
     for (int stream = 0; stream < num_streams; stream++) {
         from[stream] = panels[stream] + block * Weights::block_size;
 #pragma GCC unroll 9
         for (size_t line = 0; line < Weights::block_size; line += 64) prefetch(from[stream] + prefetch_bytes + line);
 #pragma GCC unroll 16
-        for (int row = 0; row < num_rows; row++) dots[stream][row] = fresh_zero_ints();
+        for (int row = 0; row < num_rows; row++) dots[stream][row] = no_dots<Weights>();
     }
 #pragma GCC unroll 8
     for (int vector = 0; vector < num_vectors; vector++) {
@@ -77,7 +91,7 @@ COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &r
 #pragma GCC unroll 16
         for (int row = 0; row < num_rows; row++) {
             F32x16 &sum = sums[stream][row];
-            const F32x16 row_scale = set1(scales[row * num_blocks]), dot = to_float(dots[stream][row]);
+            const F32x16 row_scale = set1(scales[row * num_blocks]), dot = finished<Weights>(dots[stream][row]);
             if constexpr (Weights::block_scales) sum = fma(dot, mul(scale, row_scale), fma(minimum, set1(scaled_sums[row * num_blocks]), sum));
             else sum = fma(dot, row_scale, sum);
         }

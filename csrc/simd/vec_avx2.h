@@ -173,11 +173,18 @@ COREKIT_LANE I32x16 dot_u8s8(I32x16 acc, Bytes64 weights, int32_t x) {
     const __m256i even_x = _mm256_srai_epi16(_mm256_slli_epi16(all, 8), 8), odd_x = _mm256_srai_epi16(all, 8);
     return {dot_half_u8s8(acc.low, weights.low, even_x, odd_x), dot_half_u8s8(acc.high, weights.high, even_x, odd_x)};
 }
-// The same for weights below 16: sums of two products fit 16 bits.
-COREKIT_LANE I32x16 dot_u4s8(I32x16 acc, Bytes64 weights, int32_t x) {
-    const __m256i all = _mm256_set1_epi32(x), ones = _mm256_set1_epi16(1);
-    return {_mm256_add_epi32(acc.low, _mm256_madd_epi16(_mm256_maddubs_epi16(weights.low, all), ones)),
-            _mm256_add_epi32(acc.high, _mm256_madd_epi16(_mm256_maddubs_epi16(weights.high, all), ones))};
+// Sums of dots of weights below 16. Eight at most: those of two products each, in 16 bits.
+struct NibbleDots {
+    __m256i low, high;
+};
+COREKIT_LANE NibbleDots no_nibble_dots() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+COREKIT_LANE NibbleDots dot_u4s8(NibbleDots acc, Bytes64 weights, int32_t x) {
+    const __m256i all = _mm256_set1_epi32(x);
+    return {_mm256_add_epi16(acc.low, _mm256_maddubs_epi16(weights.low, all)), _mm256_add_epi16(acc.high, _mm256_maddubs_epi16(weights.high, all))};
+}
+COREKIT_LANE I32x16 to_ints(NibbleDots x) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return {_mm256_madd_epi16(x.low, ones), _mm256_madd_epi16(x.high, ones)};
 }
 COREKIT_LANE __m256 dot_half_bf16(__m256 acc, __m256i a, __m256i b) {
     const __m256i top = _mm256_set1_epi32(int32_t(0xFFFF0000));

@@ -219,8 +219,11 @@ COREKIT_LANE I32x16 dot_u8s8(I32x16 acc, Bytes64 weights, int32_t x) {
     COREKIT_EACH for (int i = 0; i < 4; i++) acc.lane[lane] += int32_t(weights.byte[4 * lane + i]) * signed_x[i];
     return acc;
 }
-// The same for weights below 16.
-COREKIT_LANE I32x16 dot_u4s8(I32x16 acc, Bytes64 weights, int32_t x) { return dot_u8s8(acc, weights, x); }
+// Sums of dots of weights below 16. Eight at most.
+typedef I32x16 NibbleDots;
+COREKIT_LANE NibbleDots no_nibble_dots() { return fresh_zero_ints(); }
+COREKIT_LANE NibbleDots dot_u4s8(NibbleDots acc, Bytes64 weights, int32_t x) { return dot_u8s8(acc, weights, x); }
+COREKIT_LANE I32x16 to_ints(NibbleDots x) { return x; }
 // Lane l: acc + a[2 l] * b[0] + a[2 l + 1] * b[1], all bfloat16, b the two of a 32-bit word.
 COREKIT_LANE F32x16 dot_bf16(F32x16 acc, Bytes64 a, int32_t b) {
     uint16_t halves[32], pair[2];
