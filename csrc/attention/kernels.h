@@ -61,7 +61,7 @@ struct Stretch {
 // first_position + q. A query at a position below 0 sees nothing.
 struct Tile {
     Stretch stretch;
-    const uint32_t *words; // [numbers, key_words], as `prepare` made them
+    const float *queries; // [numbers, key_dim], as `prepare` made them
     int first_position;
     int num_queries;
 };
@@ -69,11 +69,11 @@ struct Tile {
 // What is known of a query so far: value_lanes sums, then the maximum of its scores and the sum of its weights.
 constexpr float no_score = -1e29f; // the maximum of nothing; scores that are masked lie further below
 static inline size_t state_floats(const Shape &shape) { return size_t(shape.value_lanes) + 16; }
-static inline size_t scratch_bytes(const Shape &shape) { return size_t(16) * 1024 + size_t(half_length) * shape.value_lanes * 8; }
+static inline size_t scratch_bytes(const Shape &shape) { return size_t(4) * partition_length * 4 + size_t(half_length) * shape.value_lanes * 8; }
 
 struct AttentionKernels {
-    // The queries of a tile as words: token by token, head by head from first_head on.
-    void (*prepare)(const Shape &shape, const Rows &queries, int first_token, int num_queries, int first_head, uint32_t *words);
+    // The queries of a tile as floats: token by token, head by head from first_head on.
+    void (*prepare)(const Shape &shape, const Rows &queries, int first_token, int num_queries, int first_head, float *to);
     // Joins what the stretch gives to the states of the tile's queries. next: what this thread attends to afterwards, if it is known.
     // scratch: scratch_bytes(shape), 64-byte aligned.
     void (*attend)(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch);

@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string &why) { throw std::invalid_argument(why); }
 
-size_t word_bytes(size_t words) { return (words * 4 + 63) / 64 * 64; }
+size_t float_bytes(size_t count) { return (count * 4 + 63) / 64 * 64; }
 
 } // namespace
 
@@ -101,7 +101,7 @@ void PagedAttention::run(size_t at, const Plan &plan, const Inputs &inputs) {
     const size_t tile_numbers = size_t(tile_queries(shape.group)) * shape.group;
     running.part_floats = running.list->num_parts ? tile_numbers * state_floats(shape) : 0;
     running.states = reinterpret_cast<float *>(states_.at_least(running.part_floats * running.list->num_parts * shape.num_kv_heads * sizeof(float)));
-    const size_t tile_bytes = word_bytes(tile_numbers * shape.key_words) + tile_numbers * state_floats(shape) * 4;
+    const size_t tile_bytes = float_bytes(tile_numbers * shape.key_dim) + tile_numbers * state_floats(shape) * 4;
     for (Aligned &scratch : scratch_) scratch.at_least(scratch_bytes(shape) + tile_bytes);
     const size_t row_bytes = size_t(asked.num_heads) * shape.value_dim * (inputs.query.number == Number::bf16 ? 2 : 4);
     const size_t padding = size_t(plan.first_padding()) * row_bytes;
@@ -153,12 +153,12 @@ void PagedAttention::attend(const Running &running, size_t at, size_t next, int 
     const Work &work = running.list->works[at / size_t(shape.num_kv_heads)];
     const int numbers = work.num_queries * shape.group;
     uint8_t *scratch = self.scratch_[size_t(thread)].at_least(0);
-    uint32_t *words = reinterpret_cast<uint32_t *>(scratch + scratch_bytes(shape));
-    float *states = reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(words) + word_bytes(size_t(numbers) * shape.key_words));
+    float *queries = reinterpret_cast<float *>(scratch + scratch_bytes(shape));
+    float *states = queries + float_bytes(size_t(numbers) * shape.key_dim) / sizeof(float);
     if (work.part >= 0) states = running.states + (size_t(work.part) * shape.num_kv_heads + head) * running.part_floats;
-    self.kernels_.prepare(shape, running.inputs->query, work.first_token, work.num_queries, head * shape.group, words);
+    self.kernels_.prepare(shape, running.inputs->query, work.first_token, work.num_queries, head * shape.group, queries);
     self.kernels_.clear(shape, states, numbers);
-    Tile tile{stretch_of(running, at, work.first_partition), words, work.first_position, work.num_queries};
+    Tile tile{stretch_of(running, at, work.first_partition), queries, work.first_position, work.num_queries};
     for (int partition = work.first_partition; partition < work.end_partition; partition++) {
         const bool last = partition + 1 == work.end_partition;
         const Stretch coming = last ? stretch_of(running, next, -1) : stretch_of(running, at, partition + 1);

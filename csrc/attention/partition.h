@@ -9,7 +9,7 @@ namespace COREKIT_LEVEL {
 
 // What fits the registers: rows times vectors of scores, and of values. A row's sums have the same order whatever fits.
 #if defined(__AVX512F__)
-constexpr int max_rows = 4, max_score_vectors = 2, max_value_vectors = 4;
+constexpr int max_rows = 4, max_score_vectors = 4, max_value_vectors = 4;
 #else
 constexpr int max_rows = 3, max_score_vectors = 1, max_value_vectors = 2;
 #endif
@@ -29,11 +29,10 @@ struct Seen {
     int first_of_all, end_of_all;
 };
 
-// Scratch of one call: scores and weights of the rows, and values of halves that are seen in part.
+// Scratch of one call: scores of the rows, and values of halves that are seen in part.
 struct Work {
-    float (*scores)[partition_length];
-    uint32_t (*weights)[partition_length];
-    uint8_t *edges; // two halves of values
+    float (*scores)[partition_length]; // weights later
+    uint8_t *edges;                    // two halves of values
 };
 
 // Blocks are anywhere, so the processor cannot foresee them: what is read next goes to the second cache half a partition ahead, values
@@ -49,7 +48,7 @@ template <bool whole> COREKIT_INLINE const uint8_t *next_key_line(const Shape &s
 }
 
 template <class Words, int rows, int vectors, bool whole, bool ahead>
-COREKIT_INLINE void scores_of(const Shape &shape, const Places &places, int vector, const uint32_t *query, float (*scores)[partition_length]) {
+COREKIT_INLINE void scores_of(const Shape &shape, const Places &places, int vector, const float *query, float (*scores)[partition_length]) {
     const size_t step = size_t(shape.block_size) * 4, words = size_t(shape.key_words);
     const uint8_t *const *at = places.keys + 2 * vector;
     F32x16 sum[rows][vectors];
@@ -61,8 +60,12 @@ COREKIT_INLINE void scores_of(const Shape &shape, const Places &places, int vect
             keys[v] = whole ? load_bytes(at[2 * v] + w * step) : load_two(at[2 * v] + w * step, at[2 * v + 1] + w * step);
             if (ahead) prefetch_far(value_line(places, vector + v, w));
         }
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < vectors; v++) sum[r][v] = Words::dot(sum[r][v], keys[v], word_at(query + r * words + w));
+        for (int i = 0; i < Words::numbers; i++) {
+            F32x16 x[vectors];
+            for (int v = 0; v < vectors; v++) x[v] = Words::number(keys[v], i);
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < vectors; v++) sum[r][v] = fma(x[v], set1(query[(r * words + w) * Words::numbers + i]), sum[r][v]);
+        }
     }
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) store(scores[r] + 16 * (vector + v), sum[r][v]);
@@ -70,7 +73,7 @@ COREKIT_INLINE void scores_of(const Shape &shape, const Places &places, int vect
 
 // Scales, caps and masks a row's scores and makes weights of them; its maximum and the sum of its weights. A score that is no number
 // makes the sum no number, which exp alone would hide.
-template <class Words> COREKIT_INLINE void softmax(const Shape &shape, const Seen &seen, int row, float *scores, uint32_t *weights, float *most, float *total) {
+COREKIT_INLINE void softmax(const Shape &shape, const Seen &seen, int row, float *scores, float *most, float *total) {
     const int first = seen.first_of_all / 16, end = (seen.end_of_all + 15) / 16;
     F32x16 largest = set1(no_score), sum = zero();
     for (int v = first; v < end; v++) {
@@ -89,14 +92,14 @@ template <class Words> COREKIT_INLINE void softmax(const Shape &shape, const See
         const F32x16 below = sub(load(scores + 16 * v), set1(*most));
         const F32x16 weight = exp(below);
         sum = add(sum, fma(below, zero(), weight));
-        Words::store_weights(weights + 16 / Words::numbers * v, weight);
+        store(scores + 16 * v, weight);
     }
     *total = reduce_add(sum);
 }
 
 template <class Words, int rows, int vectors, bool whole, bool ahead>
 COREKIT_INLINE void sums_of(const Shape &shape, const Places &places, const uint8_t *const *values, int first, int end, int lane,
-                            const uint32_t (*weights)[partition_length], const Joint *joints, float *states) {
+                            const float (*weights)[partition_length], const Joint *joints, float *states) {
     constexpr int rows_of_half = half_length / Words::numbers;
     const size_t step = size_t(shape.value_lanes) * 4;
     F32x16 sum[rows][vectors];
@@ -105,13 +108,17 @@ COREKIT_INLINE void sums_of(const Shape &shape, const Places &places, const uint
     for (int half = first; half < end; half++) {
         const uint8_t *at = values[half] + size_t(lane) * 4;
         for (int i = 0; i < rows_of_half; i++, at += step) {
-            Bytes64 x[vectors];
+            Bytes64 row[vectors];
             for (int v = 0; v < vectors; v++) {
-                x[v] = load_bytes(at + 64 * v);
+                row[v] = load_bytes(at + 64 * v);
                 if (ahead) prefetch_far(next_key_line<whole>(shape, places, half, size_t(lane / 16 * rows_of_half + i * vectors + v)));
             }
-            for (int r = 0; r < rows; r++)
-                for (int v = 0; v < vectors; v++) sum[r][v] = Words::dot(sum[r][v], x[v], word_at(weights[r] + rows_of_half * half + i));
+            for (int j = 0; j < Words::numbers; j++) {
+                F32x16 x[vectors];
+                for (int v = 0; v < vectors; v++) x[v] = Words::number(row[v], j);
+                for (int r = 0; r < rows; r++)
+                    for (int v = 0; v < vectors; v++) sum[r][v] = fma(x[v], set1(weights[r][half * half_length + i * Words::numbers + j]), sum[r][v]);
+            }
         }
     }
     for (int r = 0; r < rows; r++) {
@@ -140,16 +147,17 @@ template <class Words> COREKIT_INLINE void copy_edge(const Shape &shape, const u
 }
 
 template <class Words, int rows, bool whole, bool ahead>
-static void attend_rows(const Shape &shape, const Places &places, const Seen &seen, const uint32_t *query, float *states, const Work &work) {
+static void attend_rows(const Shape &shape, const Places &places, const Seen &seen, const float *query, float *states, const Work &work) {
     const int first = seen.first_of_all / 16, end = (seen.end_of_all + 15) / 16;
     int vector = first;
     for (; vector + max_score_vectors <= end; vector += max_score_vectors)
         scores_of<Words, rows, max_score_vectors, whole, ahead>(shape, places, vector, query, work.scores);
+    for (; vector + 2 <= end; vector += 2) scores_of<Words, rows, 2, whole, ahead>(shape, places, vector, query, work.scores);
     for (; vector < end; vector++) scores_of<Words, rows, 1, whole, ahead>(shape, places, vector, query, work.scores);
     Joint joints[rows];
     for (int r = 0; r < rows; r++) {
         float most, total, *tail = states + r * state_floats(shape) + shape.value_lanes;
-        softmax<Words>(shape, seen, r, work.scores[r], work.weights[r], &most, &total);
+        softmax(shape, seen, r, work.scores[r], &most, &total);
         joints[r] = joint_of(tail[0], most);
         join_weights(joints[r], tail, total);
     }
@@ -165,9 +173,9 @@ static void attend_rows(const Shape &shape, const Places &places, const Seen &se
     }
     int lane = 0;
     for (; lane + 16 * max_value_vectors <= shape.value_lanes; lane += 16 * max_value_vectors)
-        sums_of<Words, rows, max_value_vectors, whole, ahead>(shape, places, values, first_half, end_half, lane, work.weights, joints, states);
+        sums_of<Words, rows, max_value_vectors, whole, ahead>(shape, places, values, first_half, end_half, lane, work.scores, joints, states);
     for (; lane < shape.value_lanes; lane += 16)
-        sums_of<Words, rows, 1, whole, ahead>(shape, places, values, first_half, end_half, lane, work.weights, joints, states);
+        sums_of<Words, rows, 1, whole, ahead>(shape, places, values, first_half, end_half, lane, work.scores, joints, states);
 }
 
 } // namespace COREKIT_LEVEL

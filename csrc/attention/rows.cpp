@@ -1,4 +1,4 @@
-// What surrounds the products of attention: queries into words, keys and values into the cache, states into results. Compiled once per
+// What surrounds the products of attention: queries into floats, keys and values into the cache, states into results. Compiled once per
 // instruction set.
 #include "attention/states.h"
 #include "attention/tile.h"
@@ -12,7 +12,7 @@ static const uint8_t *row_at(const Rows &rows, int token, int head) {
     return static_cast<const uint8_t *>(rows.at) + element * (rows.number == Number::bf16 ? 2 : 4);
 }
 
-// Numbers as the cache has them, one behind the other.
+// Numbers of another kind, one behind the other.
 static void convert(const uint8_t *from, Number number, int count, Number to_number, void *to) {
     const float *floats = reinterpret_cast<const float *>(from);
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(from);
@@ -32,10 +32,10 @@ static void convert(const uint8_t *from, Number number, int count, Number to_num
     }
 }
 
-static void prepare(const Shape &shape, const Rows &queries, int first_token, int num_queries, int first_head, uint32_t *words) {
+static void prepare(const Shape &shape, const Rows &queries, int first_token, int num_queries, int first_head, float *to) {
     for (int q = 0; q < num_queries; q++)
-        for (int g = 0; g < shape.group; g++, words += shape.key_words)
-            convert(row_at(queries, first_token + q, first_head + g), queries.number, shape.key_dim, shape.cache, words);
+        for (int g = 0; g < shape.group; g++, to += shape.key_dim)
+            convert(row_at(queries, first_token + q, first_head + g), queries.number, shape.key_dim, Number::f32, to);
 }
 
 static void clear(const Shape &shape, float *states, int count) {

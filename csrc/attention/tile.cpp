@@ -54,7 +54,7 @@ static bool find_seen(const Shape &shape, const Tile &tile, int first_row, int r
 }
 
 template <class Words, bool whole, bool ahead>
-static void attend_some(const Shape &shape, const Places &places, const Seen &seen, int rows, const uint32_t *query, float *states, const Work &work) {
+static void attend_some(const Shape &shape, const Places &places, const Seen &seen, int rows, const float *query, float *states, const Work &work) {
     if (rows == 1) attend_rows<Words, 1, whole, ahead>(shape, places, seen, query, states, work);
     else if (rows == 2) attend_rows<Words, 2, whole, ahead>(shape, places, seen, query, states, work);
     else if (rows == 3) attend_rows<Words, 3, whole, ahead>(shape, places, seen, query, states, work);
@@ -63,21 +63,20 @@ static void attend_some(const Shape &shape, const Places &places, const Seen &se
 #endif
 }
 
-// The place for tiles of AMX: sixteen rows of a tile at once, scores by TDPBF16PS from keys as they lie (rows of pairs of dims), and
-// sums from values as they lie (rows of pairs of positions).
+// The place for tiles of AMX: sixteen rows of a tile at once, rounded to bfloat16, scores by TDPBF16PS from keys as they lie (rows of
+// pairs of dims), and sums from values as they lie (rows of pairs of positions).
 template <class Words, bool whole> static void attend_as(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch) {
     if (tile.stretch.end <= tile.stretch.begin) return;
     Places places;
     find_places(shape, tile.stretch, next, &places);
     const size_t scores_bytes = sizeof(float) * partition_length * max_rows;
-    const Work work = {reinterpret_cast<float(*)[partition_length]>(scratch), reinterpret_cast<uint32_t(*)[partition_length]>(scratch + scores_bytes),
-                       scratch + 2 * scores_bytes};
+    const Work work = {reinterpret_cast<float(*)[partition_length]>(scratch), scratch + scores_bytes};
     const int num_rows = tile.num_queries * shape.group;
     for (int row = 0; row < num_rows; row += max_rows) {
         const int rows = num_rows - row < max_rows ? num_rows - row : max_rows;
         Seen seen;
         if (!find_seen(shape, tile, row, rows, &seen)) continue;
-        const uint32_t *query = tile.words + size_t(row) * shape.key_words;
+        const float *query = tile.queries + size_t(row) * shape.key_dim;
         float *to = states + row * state_floats(shape);
         if (row == 0) attend_some<Words, whole, true>(shape, places, seen, rows, query, to, work);
         else attend_some<Words, whole, false>(shape, places, seen, rows, query, to, work);

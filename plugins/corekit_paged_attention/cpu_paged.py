@@ -29,8 +29,8 @@ class _Pool(NamedTuple):
 class CpuPaged:
     """Slot `attention_backend`, and keys and values may be written by the model: see `kv_views`.
 
-    A query's result does not depend on other rows, on how its row came in chunks, nor on the number of threads, bit for bit. With a
-    bfloat16 cache queries and weights are rounded to bfloat16 too, and all sums are float32.
+    A query's result does not depend on other rows, on how its row came in chunks, nor on the number of threads, bit for bit. Scores,
+    weights and sums are float32 whatever the dtype of the cache.
     """
 
     def __init__(self, context: BuildContext, options: CpuPagedOptions) -> None:
