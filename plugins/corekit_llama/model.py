@@ -100,7 +100,7 @@ class LlamaModel:
         key, value = self._new_key_and_value(num_tokens) if passed[0] else (None, None)
         decoder.start(token_ids.data_ptr(), positions.data_ptr(), 0 if slots is None else slots.data_ptr(), num_tokens, at, *_addresses(key, value))
         for layer in range(last):
-            gave = self._checked(attend(layer, query, key, value), query)
+            gave = self._checked(attend(layer, query, key, value), shape)
             if passed[layer + 1]:
                 key, value = self._new_key_and_value(num_tokens)
                 decoder.advance(layer, gave.data_ptr(), at, *_addresses(key, value))
@@ -108,7 +108,7 @@ class LlamaModel:
                 key = value = None
                 decoder.advance(layer, gave.data_ptr(), at, 0, 0)
         hidden = torch.empty((num_tokens, self._architecture.hidden_size), dtype=torch.float32)
-        gave = self._checked(attend(last, query, key, value), query)
+        gave = self._checked(attend(last, query, key, value), shape)
         decoder.finish(gave.data_ptr(), hidden.data_ptr())
         return hidden
 
@@ -136,9 +136,9 @@ class LlamaModel:
         shape = (num_tokens, self._architecture.num_kv_heads, self._architecture.head_dim)
         return torch.empty(shape, dtype=self._dtype), torch.empty(shape, dtype=self._dtype)
 
-    def _checked(self, gave: Tensor, query: Tensor) -> Tensor:
-        if gave.shape != query.shape or gave.dtype is not self._dtype:
-            raise ValueError(f"attention gave {gave.dtype} {tuple(gave.shape)}, and the query was {query.dtype} {tuple(query.shape)}")
+    def _checked(self, gave: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if gave.shape != shape or gave.dtype is not self._dtype:
+            raise ValueError(f"attention gave {gave.dtype} {tuple(gave.shape)}, and the query was {self._dtype} {shape}")
         return gave if gave.is_contiguous() else gave.contiguous()
 
 
