@@ -4,6 +4,15 @@
 #include "linear/levels.h"
 #include "simd/vec.h"
 
+// Loops over the rows and streams of a tile are unrolled, so that their sums become registers. Where every access is checked
+// that would only take minutes to compile.
+#define COREKIT_PRAGMA(text) _Pragma(#text)
+#if defined(__SANITIZE_ADDRESS__)
+#define COREKIT_UNROLL(count) COREKIT_PRAGMA(GCC unroll 1)
+#else
+#define COREKIT_UNROLL(count) COREKIT_PRAGMA(GCC unroll count)
+#endif
+
 namespace corekit {
 namespace COREKIT_LEVEL {
 

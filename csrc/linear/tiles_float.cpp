@@ -56,26 +56,26 @@ template <class Weights> struct Float {
             const size_t stride = size_t(work.num_blocks) * block_depth;
             const typename Weights::Element *x = rows_of(Weights(), *work.rows) + work.first_row * stride;
             F32x16 sums[num_streams][num_rows];
-#pragma GCC unroll 32
+            COREKIT_UNROLL(32)
             for (int at = 0; at < num_streams * num_rows; at++) sums[at / num_rows][at % num_rows] = zero();
 
             for (int block = 0; block < work.num_blocks; block++, x += block_depth) {
                 const uint8_t *from[num_streams];
-#pragma GCC unroll 4
+                COREKIT_UNROLL(4)
                 for (int stream = 0; stream < num_streams; stream++) {
                     from[stream] = work.panels[stream] + block * Weights::block_size;
                     for (size_t line = 0; line < Weights::block_size; line += 64) prefetch(from[stream] + prefetch_bytes + line);
                 }
-#pragma GCC unroll 1
+                COREKIT_UNROLL(1)
                 for (int pair = 0; pair < num_pairs; pair++) {
-#pragma GCC unroll 2
+                    COREKIT_UNROLL(2)
                     for (int step = 0; step < Weights::steps; step++) {
                         typename Weights::Vector weights[num_streams];
-#pragma GCC unroll 4
+                        COREKIT_UNROLL(4)
                         for (int stream = 0; stream < num_streams; stream++) weights[stream] = load_weights(Weights(), from[stream], pair, step);
-#pragma GCC unroll 16
+                        COREKIT_UNROLL(16)
                         for (int row = 0; row < num_rows; row++) {
-#pragma GCC unroll 4
+                            COREKIT_UNROLL(4)
                             for (int stream = 0; stream < num_streams; stream++)
                                 sums[stream][row] = add_product(sums[stream][row], weights[stream], x + row * stride + 2 * pair + step);
                         }
@@ -83,7 +83,7 @@ template <class Weights> struct Float {
                 }
             }
 
-#pragma GCC unroll 32
+            COREKIT_UNROLL(32)
             for (int at = 0; at < num_streams * num_rows; at++) store(products + at * panel_width, sums[at / num_rows][at % num_rows]);
         }
     };

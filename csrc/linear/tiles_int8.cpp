@@ -63,32 +63,32 @@ COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &r
     const float *scales = rows.scales + first_row * num_blocks + block, *scaled_sums = rows.scaled_sums + first_row * num_blocks + block;
     const uint8_t *from[num_streams];
     typename Weights::Dots dots[num_streams][num_rows];
-#pragma GCC unroll 4
+    COREKIT_UNROLL(4)
     for (int stream = 0; stream < num_streams; stream++) {
         from[stream] = panels[stream] + block * Weights::block_size;
-#pragma GCC unroll 9
+        COREKIT_UNROLL(9)
         for (size_t line = 0; line < Weights::block_size; line += 64) prefetch(from[stream] + prefetch_bytes + line);
-#pragma GCC unroll 16
+        COREKIT_UNROLL(16)
         for (int row = 0; row < num_rows; row++) dots[stream][row] = no_dots<Weights>();
     }
-#pragma GCC unroll 8
+    COREKIT_UNROLL(8)
     for (int vector = 0; vector < num_vectors; vector++) {
         Bytes64 weights[num_streams];
-#pragma GCC unroll 4
+        COREKIT_UNROLL(4)
         for (int stream = 0; stream < num_streams; stream++) weights[stream] = load_weights<Weights>(from[stream], vector);
-#pragma GCC unroll 16
+        COREKIT_UNROLL(16)
         for (int row = 0; row < num_rows; row++) {
-#pragma GCC unroll 4
+            COREKIT_UNROLL(4)
             for (int stream = 0; stream < num_streams; stream++)
                 dots[stream][row] = add_dot<Weights>(dots[stream][row], weights[stream], x + row * stride + 4 * vector);
         }
     }
-#pragma GCC unroll 4
+    COREKIT_UNROLL(4)
     for (int stream = 0; stream < num_streams; stream++) {
         const uint16_t *halves = reinterpret_cast<const uint16_t *>(from[stream] + Weights::block_size - 64);
         F32x16 scale, minimum;
         if constexpr (Weights::block_scales) scale = load_half(halves), minimum = load_half(halves + panel_width);
-#pragma GCC unroll 16
+        COREKIT_UNROLL(16)
         for (int row = 0; row < num_rows; row++) {
             F32x16 &sum = sums[stream][row];
             const F32x16 row_scale = set1(scales[row * num_blocks]), dot = finished<Weights>(dots[stream][row]);
@@ -102,11 +102,11 @@ template <class Weights> struct Int8 {
     template <int num_rows, int num_streams> struct Shape {
         static void tile(const TileWork &work, float *products) {
             F32x16 sums[num_streams][num_rows]; // some of them in memory where dots take the registers
-#pragma GCC unroll 32
+            COREKIT_UNROLL(32)
             for (int at = 0; at < num_streams * num_rows; at++) sums[at / num_rows][at % num_rows] = zero();
             for (int block = 0; block < work.num_blocks; block++)
                 add_block<Weights, num_rows, num_streams>(work.panels, *work.rows, work.first_row, block, sums);
-#pragma GCC unroll 32
+            COREKIT_UNROLL(32)
             for (int at = 0; at < num_streams * num_rows; at++) store(products + at * panel_width, sums[at / num_rows][at % num_rows]);
             if constexpr (Weights::block_scales) return;
             for (int row = 0; row < num_rows; row++) { // the sum of s (q - 128) x
