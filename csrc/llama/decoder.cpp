@@ -32,11 +32,6 @@ void check_floats(const char *name, const Floats &floats, int count, bool option
     refuse(std::string(name) + " has " + to_string(floats.size()) + " numbers; " + to_string(count) + " are needed");
 }
 
-// Vectors read whole panels of a bias.
-void pad(Floats &floats) {
-    if (!floats.empty()) floats.resize((floats.size() + panel_width - 1) / panel_width * panel_width, 0.0f);
-}
-
 Floats interleave(Floats gate, Floats up, int padded) {
     gate.resize(padded, 0.0f);
     up.resize(padded, 0.0f);
@@ -86,6 +81,7 @@ void Decoder::set_ends(Weights embedding, Weights head, Floats final_norm) {
     embedding_ = std::move(embedding);
     final_norm_ = std::move(final_norm);
     reserved_rows_ = 0;
+    waiting_layer_ = -1;
 }
 
 void Decoder::set_rotary(std::vector<double> frequencies, double scale) {
@@ -98,6 +94,7 @@ void Decoder::set_rotary(std::vector<double> frequencies, double scale) {
     frequencies_ = std::move(frequencies);
     turn_scale_ = scale;
     turns_.clear();
+    waiting_layer_ = -1;
 }
 
 void Decoder::set_layer(int at, DecoderLayer layer) {
@@ -119,11 +116,9 @@ void Decoder::set_layer(int at, DecoderLayer layer) {
     check_floats("query_norm", layer.query_norm, shape_.head_dim, true);
     check_floats("key_norm", layer.key_norm, shape_.head_dim, true);
     if (!layer.gate_bias.empty()) layer.gate_up_bias = interleave(layer.gate_bias, layer.up_bias, shape_.padded_intermediate());
-    pad(layer.qkv_bias);
-    pad(layer.output_bias);
-    pad(layer.down_bias);
     layers_[at] = std::move(layer);
     reserved_rows_ = 0;
+    waiting_layer_ = -1;
 }
 
 void Decoder::set_kv(std::vector<KvLayer> layers, int block_size, int64_t capacity) {
@@ -181,6 +176,7 @@ void Decoder::start(const int64_t *token_ids, const int64_t *positions, const in
     check_ready();
     check_tokens(token_ids, positions, slots, num_tokens);
     check_inputs(0, first);
+    waiting_layer_ = -1; // until all of it is there
     reserve(num_tokens);
     residual_.reserve(size_t(num_tokens) * shape_.hidden_size);
     know_turns(int(*std::max_element(positions, positions + num_tokens)) + 1);

@@ -51,7 +51,7 @@ constexpr int num_phases = 7;
 
 class Decoder {
 public:
-    // All methods throw std::invalid_argument on what they cannot do, and do nothing then.
+    // All methods throw std::invalid_argument on what they cannot do, and do nothing then. Those that set something end a step that has started.
     Decoder(corekit_pool *pool, InstructionSet set, const DecoderShape &shape);
 
     // head: null where it is the embedding.

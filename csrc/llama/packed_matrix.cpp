@@ -1,7 +1,6 @@
 #include "llama/packed_matrix.h"
 
 #include <atomic>
-#include <atomic>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>

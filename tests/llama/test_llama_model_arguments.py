@@ -193,7 +193,20 @@ def test_calls_out_of_order() -> None:
         with pytest.raises(ValueError, match="null"):
             made.finish(attended, hidden)
     made.finish(step.at.attended, step.at.hidden)
-    np.testing.assert_array_equal(step.arrays.hidden, right), "faults in between change nothing"
+    np.testing.assert_array_equal(step.arrays.hidden, right, "faults in between change nothing")
+
+
+def test_what_is_set_ends_a_step() -> None:
+    """Its buffers and rotary positions were those of other weights."""
+    made, step = ready(), Step()
+    right = step.whole(made)
+    setters = (lambda: made.set_layer(1, **layer()), lambda: made.set_ends(**ends()), lambda: made.set_kv([]), lambda: made.set_rotary([0.1] * (DIM // 2), 1.0))
+    for setter in setters:
+        step.start(made)
+        setter()
+        with pytest.raises(ValueError, match="awaited"):
+            step.advance(made)
+        np.testing.assert_array_equal(step.whole(made), right)
 
 
 def test_logits_of_what_is_not_there() -> None:
