@@ -47,6 +47,8 @@ FAMILIES: Mapping[str, Family] = {
 }
 LAYERS_BEFORE_WINDOWS = 28
 """max_window_layers where it is not named."""
+MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 1 << 12, 1 << 14, 1 << 14
+"""A configuration is a stranger's: what is made for each layer, or each pair of a head, must not fill the memory before weights are seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +110,12 @@ def read_architecture(source: WeightSource) -> Architecture:
     settings = Settings(config, "its configuration")
     if settings.raw.get("hidden_act", "silu") not in ("silu", "swish", None):
         raise Unsupported(f"hidden_act is {config['hidden_act']!r}; only silu is known here")
-    num_layers, hidden_size, num_heads = (settings.count(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    num_layers, num_heads = settings.count("num_hidden_layers", most=MAX_LAYERS), settings.count("num_attention_heads", most=MAX_HEADS)
+    hidden_size = settings.count("hidden_size")
     num_kv_heads = settings.count("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         raise Unsupported(f"{num_kv_heads} KV heads (num_key_value_heads) cannot be shared by {num_heads} heads (num_attention_heads)")
-    head_dim = settings.count("head_dim", family.head_dim or max(1, hidden_size // num_heads))
+    head_dim = settings.count("head_dim", family.head_dim or max(1, hidden_size // num_heads), most=MAX_HEAD_DIM)
     if head_dim % 2:
         raise Unsupported(f"head_dim is {head_dim}; halves of a head are rotated against each other, so it must be even")
     attention_bias = family.qkv_bias is None and settings.flag("attention_bias", False)

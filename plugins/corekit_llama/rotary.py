@@ -39,7 +39,9 @@ def read_rotary(config: Mapping[str, Any], head_dim: int, default_theta: float) 
         raise Unsupported(f"partial_rotary_factor is {part:g}; heads of its family are rotated whole")
     try:
         rotary = _rotary(kind, theta, head_dim, parameters, config)
-    except ArithmeticError as error:
+    except Unsupported:
+        raise
+    except (ArithmeticError, ValueError) as error:  # ValueError: a logarithm of nothing
         raise Unsupported(f"its rotary settings give no turns: {error}") from error
     if not all(map(math.isfinite, (*rotary.frequencies, rotary.scale))):
         raise Unsupported("its rotary settings give turns that are not finite")

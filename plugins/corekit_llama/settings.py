@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +23,16 @@ class Settings:
     raw: Mapping[str, Any]
     where: str
 
-    def count(self, name: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
+    def count(self, name: str, default: int | None = None, *, most: int = LARGEST) -> int:
+        """A whole number from 1 to `most`."""
         value = self._given(name, default)
-        if type(value) is not int or not 1 <= value <= LARGEST:
-            raise Unsupported(f"{self.where}: {name} is {value!r:.60}; a whole number from 1 to {LARGEST} is needed")
+        if type(value) is not int or not 1 <= value <= most:
+            raise Unsupported(f"{self.where}: {name} is {value!r:.60}; a whole number from 1 to {most} is needed")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._given(name, default)
-        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:  # nor NaN
             raise Unsupported(f"{self.where}: {name} is {value!r:.60}; a number of at least 0 is needed")
         return float(value)
 
