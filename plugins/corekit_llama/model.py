@@ -14,7 +14,7 @@ from ._llama import Decoder, instruction_sets
 from .architecture import Architecture, read_architecture
 from .options import LlamaOptions
 from .tensors import FINAL_NORM
-from .weights import Loaded, load
+from .weights import Loaded, computed_on, load
 
 Views = tuple[KvView | None, ...]
 
@@ -31,7 +31,7 @@ class LlamaModel:
         self._pool: ThreadPool = context.pool
         self._dtype_name = context.dtype
         self._dtype: torch.dtype = getattr(torch, context.dtype)
-        self._quantization = context.quantization
+        self._quantization = computed_on(context.source, context.quantization)
         self._num_positions = context.max_model_len or self._spec.context_length
         known = instruction_sets()
         if options.instruction_set not in ("auto", *known):

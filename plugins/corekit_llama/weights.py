@@ -40,6 +40,14 @@ class Loaded:
     """Norms and biases by name."""
 
 
+def computed_on(source: WeightSource, quantization: str) -> str:
+    """What comes of the kind of weights that was asked for: where the source has nothing that is packed, "stored" is "none"."""
+    if quantization != "stored":
+        return quantization
+    types = set(source.stored_types.values()) if isinstance(source, SupportsStored) else set[str]()
+    return "none" if types.isdisjoint(frozenset().union(*PACKED.values())) else "stored"
+
+
 def load(source: WeightSource, architecture: Architecture, *, dtype: str, quantization: str, pool_address: int) -> Loaded:
     """Raises ValueError naming tensors that are missing, unexpected or of another shape."""
     names = source.tensor_names

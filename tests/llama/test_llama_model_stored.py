@@ -12,7 +12,7 @@ from corekit_llama._llama import instruction_sets
 from corekit_llama.architecture import read_architecture
 from corekit_llama.weights import load
 from llama_stored import StoredWeights, one_after_another, stored
-from llama_tiny import loaded, logits, off, off_packed, reference, wanted
+from llama_tiny import loaded, logits, off, off_packed, reference, source_of, wanted
 
 from corekit.api import WeightSource
 from corekit.compose.surroundings import thread_pool
@@ -64,6 +64,14 @@ def test_types_that_no_kernel_knows_are_made_floats() -> None:
     source = stored(right, lambda name: "Q5_1" if "down" in name else one_after_another(name))
     assert packed(source, "stored", "float32")[0, "down"] == "f32"
     assert off(logits(loaded(source)), wanted(right)) < 2e-5
+
+
+def test_a_source_without_packed_weights_has_none_to_compute_on() -> None:
+    right = reference("llama", **SIZES)
+    for source in (source_of(right), stored(right, lambda name: "F16"), stored(right, lambda name: "Q5_1" if "down" in name else "F32")):
+        assert loaded(source, quantization="stored").quantization == "none"
+        assert {*packed(source, "stored").values()} == {"bf16"}
+    assert loaded(stored(right, lambda name: "Q8_0" if "down" in name else "F32"), quantization="stored").quantization == "stored"
 
 
 def test_a_packed_embedding_is_a_head_too() -> None:
