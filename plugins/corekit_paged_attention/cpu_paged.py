@@ -124,6 +124,8 @@ class CpuPaged:
             if kv_halves != value_halves:
                 raise ValueError(f"layer {layer}: key is {key.dtype} and value {value.dtype}; they must be alike")
             key_place, value_place = (key.data_ptr(), key.stride(0), key.stride(1)), (value.data_ptr(), value.stride(0), value.stride(1))
+        elif key is not value:
+            raise ValueError(f"layer {layer}: key and value come together or not at all, and {'value' if value is None else 'key'} is None")
         if has_sinks != (sinks is not None):
             raise ValueError(f"layer {layer} was declared {'with' if has_sinks else 'without'} sinks, but run got {'none' if sinks is None else 'some'}")
         sinks_address = 0

@@ -20,6 +20,8 @@ POOL = thread_pool(2)
 LAYER = {"num_heads": 4, "num_kv_heads": 2, "key_dim": 8, "value_dim": 8, "scale": 1.0, "soft_cap": 0.0, "window": 0, "chunk": 0, "sinks": False}
 BLOCK_BYTES = 2 * 8 * (8 + 16) * 4
 MEMORY = np.zeros(6 * BLOCK_BYTES, np.uint8)
+FOREIGN = np.array([99, *[0] * 15], np.int64)
+"""A pool of another version."""
 
 
 def attention(**changes: Any) -> Any:
@@ -39,7 +41,7 @@ def with_layer(**changes: Any) -> Any:
     ("changes", "words"),
     [
         ({"pool": 0}, "null"),
-        ({"pool": np.array([99, 1, 0, 0, 0, 0], np.int32).ctypes.data}, "ABI"),
+        ({"pool": FOREIGN.ctypes.data}, "ABI"),
         ({"instruction_set": "sse"}, "this processor runs auto, portable"),
         ({"dtype": "float16"}, "not 'float16'"),
         ({"block_size": 12}, "multiple of 8"),
@@ -50,10 +52,6 @@ def with_layer(**changes: Any) -> Any:
     ids=lambda value: str(value) if isinstance(value, str) else next(iter(value)),
 )
 def test_what_attention_cannot_be_made_of(changes: dict[str, Any], words: str) -> None:
-    foreign = np.zeros(16, np.int64)
-    foreign[0] = 99
-    if words == "ABI":
-        changes = {"pool": foreign.ctypes.data}
     with pytest.raises(ValueError, match=words):
         attention(**changes)
 
@@ -169,6 +167,8 @@ def test_tensors_that_do_not_fit_the_step() -> None:
         ({"key": inputs.key[:, :1]}, "key"),
         ({"value": inputs.value[..., :32]}, "value"),
         ({"value": inputs.value.float()}, "must be alike"),
+        ({"key": None}, "come together"),
+        ({"value": None}, "come together"),
         ({"sinks": torch.zeros(6)}, "without sinks"),
     ):
         with pytest.raises(ValueError, match=words):
