@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class NativePool:
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
         self._pool: Pool | None = None
+        self._process = 0
 
     @property
     def num_threads(self) -> int:
@@ -27,7 +29,12 @@ class NativePool:
         if self._pool is None:
             from ._pool import Pool
 
-            self._pool = Pool(self._num_threads, SPIN)
+            self._pool, self._process = Pool(self._num_threads, SPIN), os.getpid()
+        if self._process != os.getpid():  # whoever ran a job on it would wait for threads that are not there
+            raise RuntimeError(
+                f"the thread pool was made in process {self._process}, and a fork copies no threads. Make the engine in the process that uses it, "
+                'or start processes by the method "spawn".'
+            )
         return self._pool.address
 
     def __reduce__(self) -> tuple[type[NativePool], tuple[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import threading
 from time import sleep
@@ -102,6 +103,22 @@ def test_threads_end_with_the_pool() -> None:
 def test_another_process_gets_threads_of_its_own() -> None:
     pool = NativePool(2)
     assert pickle.loads(pickle.dumps(pool)).num_threads == 2
+
+
+def test_a_fork_has_no_threads_and_is_told() -> None:
+    pool = open_pool(2)
+    if pool is None:
+        pytest.skip("installed without native code")
+    assert pool.address
+    child = os.fork()
+    if child == 0:
+        try:
+            said = pool.address
+        except RuntimeError as error:
+            said = str(error)
+        os._exit(0 if "a fork copies no threads" in str(said) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pool.address
 
 
 @pytest.mark.parametrize(("count", "spin", "said"), [(0, 0, "num_threads is 0"), (5000, 0, "num_threads is 5000"), (1, -1, "spin is -1")])
