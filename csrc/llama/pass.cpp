@@ -2,6 +2,9 @@
 // group of one row is prepared by every thread for itself, which is quicker than to wait for another.
 #include "llama/pass.h"
 
+#include <chrono>
+#include <cstring>
+
 namespace corekit {
 
 namespace {

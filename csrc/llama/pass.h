@@ -1,8 +1,6 @@
 // One native call: the rest of a layer after its attention, then the beginning of the next layer up to what its attention reads.
 #pragma once
 
-#include <chrono>
-
 #include "llama/decoder.h"
 
 namespace corekit {
