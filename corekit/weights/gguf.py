@@ -34,7 +34,7 @@ MAX_LABEL = 100
 
 
 class GgufSource:
-    """One model. Invariant: every header was checked whole when the object was made; files are opened again only by `tensors`."""
+    """One model. Invariant: every header was checked whole when the object was made; files are opened again only for tensors."""
 
     def __init__(self, path: Path | Stored, *, name: str, progress: bool) -> None:
         first = path if isinstance(path, Stored) else Stored((path,))
