@@ -10,8 +10,10 @@ namespace COREKIT_LEVEL {
 // What fits the registers: rows times vectors of scores, and of values. A row's sums have the same order whatever fits.
 #if defined(__AVX512F__)
 constexpr int max_rows = 4, max_score_vectors = 4, max_value_vectors = 4;
-#else
+#elif defined(__AVX2__)
 constexpr int max_rows = 3, max_score_vectors = 1, max_value_vectors = 2;
+#else // sixteen lanes are many registers, and to unroll more of them takes compilers minutes
+constexpr int max_rows = 1, max_score_vectors = 1, max_value_vectors = 1;
 #endif
 constexpr int num_halves = partition_length / half_length;
 constexpr float masked = -1e30f;

@@ -55,12 +55,12 @@ static bool find_seen(const Shape &shape, const Tile &tile, int first_row, int r
 
 template <class Words, bool whole, bool ahead>
 static void attend_some(const Shape &shape, const Places &places, const Seen &seen, int rows, const float *query, float *states, const Work &work) {
-    if (rows == 1) attend_rows<Words, 1, whole, ahead>(shape, places, seen, query, states, work);
-    else if (rows == 2) attend_rows<Words, 2, whole, ahead>(shape, places, seen, query, states, work);
-    else if (rows == 3) attend_rows<Words, 3, whole, ahead>(shape, places, seen, query, states, work);
-#if defined(__AVX512F__)
-    else attend_rows<Words, 4, whole, ahead>(shape, places, seen, query, states, work);
-#endif
+    if (rows == 1) return attend_rows<Words, 1, whole, ahead>(shape, places, seen, query, states, work);
+    if constexpr (max_rows >= 3) {
+        if (rows == 2) return attend_rows<Words, 2, whole, ahead>(shape, places, seen, query, states, work);
+        if (rows == 3) return attend_rows<Words, 3, whole, ahead>(shape, places, seen, query, states, work);
+    }
+    if constexpr (max_rows >= 4) return attend_rows<Words, 4, whole, ahead>(shape, places, seen, query, states, work);
 }
 
 // The place for tiles of AMX: sixteen rows of a tile at once, rounded to bfloat16, scores by TDPBF16PS from keys as they lie (rows of
@@ -78,7 +78,7 @@ template <class Words, bool whole> static void attend_as(const Shape &shape, con
         if (!find_seen(shape, tile, row, rows, &seen)) continue;
         const float *query = tile.queries + size_t(row) * shape.key_dim;
         float *to = states + row * state_floats(shape);
-        if (row == 0) attend_some<Words, whole, true>(shape, places, seen, rows, query, to, work);
+        if (row == 0 && max_rows > 1) attend_some<Words, whole, (max_rows > 1)>(shape, places, seen, rows, query, to, work);
         else attend_some<Words, whole, false>(shape, places, seen, rows, query, to, work);
     }
 }
