@@ -120,7 +120,7 @@ class KvTensor:
     """
 
     address: int
-    """Of block 0."""
+    """Of block 0, in the memory of the backend's device."""
     block_stride: int
     head_stride: int
     token_stride: int
