@@ -52,7 +52,10 @@ def instruction_sets() -> list[str]:
     """Those that this machine runs, the best last."""
 
 class Decoder:
-    """Weights and buffers of one model. One thread at a time. A step: start, advance after the attention of each layer but the last, finish."""
+    """Weights and buffers of one model. One thread at a time. A step: start, advance after the attention of each layer but the last, finish.
+
+    What is set ends a step that has started.
+    """
 
     def __init__(
         self,
