@@ -1,5 +1,6 @@
 #include "pool/pool.h"
 
+#include <chrono>
 #include <climits>
 
 #ifdef __linux__
@@ -14,6 +15,8 @@
 namespace corekit {
 
 namespace {
+
+constexpr int least_patience = 4, most_patience = 64; // microseconds
 
 void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -32,6 +35,28 @@ void Gate::wait_beyond(uint32_t seen, int spin) {
         if (value_.load(std::memory_order_acquire) != seen) return;
         pause_briefly();
     }
+    // A wait that ended within the bound was worth spinning, one beyond it was not: the thread waited for has lost its core, or there is
+    // nothing to do. (As adaptive locks decide: Karlin, Li, Manasse and Owicki 1991.)
+    const auto begun = std::chrono::steady_clock::now();
+    const int patience = patience_.load(std::memory_order_relaxed);
+    if (!spin_on(seen, patience)) sleep_on(seen);
+    const bool was_short = std::chrono::steady_clock::now() - begun < std::chrono::microseconds(2 * most_patience);
+    const int learnt = was_short ? (patience < most_patience / 2 ? 2 * patience + least_patience : most_patience) : patience / 2;
+    patience_.store(learnt, std::memory_order_relaxed);
+}
+
+bool Gate::spin_on(uint32_t seen, int microseconds) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(microseconds);
+    do {
+        for (int i = 0; i < 16; i++) {
+            if (value_.load(std::memory_order_acquire) != seen) return true;
+            pause_briefly();
+        }
+    } while (std::chrono::steady_clock::now() < end);
+    return false;
+}
+
+void Gate::sleep_on(uint32_t seen) {
     // Sequentially consistent on both sides: either open() sees the sleeper, or the sleeper sees the moved value.
     num_sleepers_.fetch_add(1);
 #ifdef __linux__

@@ -13,16 +13,22 @@
 
 namespace corekit {
 
-// A counter that threads wait on until it moves.
+// A counter that threads wait on until it moves. How long a wait spins before it sleeps is learnt: to be woken may take longer than
+// what is waited for, but who spins while a neighbour has the other thread's core uses up its own time for nothing.
 class Gate {
 public:
     uint32_t seen() const { return value_.load(std::memory_order_acquire); }
+    // spin: pauses that every wait begins with.
     void wait_beyond(uint32_t seen, int spin);
     void open();
 
 private:
+    bool spin_on(uint32_t seen, int microseconds) const;
+    void sleep_on(uint32_t seen);
+
     alignas(64) std::atomic<uint32_t> value_{0};
     alignas(64) std::atomic<uint32_t> num_sleepers_{0};
+    alignas(64) std::atomic<int> patience_{0}; // microseconds of spinning after the first pauses; any thread may write what it learnt
 #ifndef __linux__
     std::mutex mutex_;
     std::condition_variable moved_;
