@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <type_traits>
+
 #include "attention/paged.h"
 
 namespace py = pybind11;
@@ -13,7 +15,11 @@ using corekit::Number;
 using corekit::PagedAttention;
 using Copies = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 
-template <class T> T *at(uintptr_t address) { return reinterpret_cast<T *>(address); }
+template <class T> T *at(uintptr_t address) {
+    if constexpr (!std::is_void_v<T>)
+        if (address % alignof(T)) throw py::value_error("the address " + std::to_string(address) + " is not aligned to what lies there");
+    return reinterpret_cast<T *>(address);
+}
 
 Number number_of(const std::string &dtype) {
     if (dtype == "float32") return Number::f32;

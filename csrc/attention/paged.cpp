@@ -55,6 +55,7 @@ void PagedAttention::measure(Shape *shape) {
 
 void PagedAttention::add_layer(const Layer &layer) {
     if (!layer.device || (num_host_blocks_ && layer.owns_cache && !layer.host)) refuse("a layer's pool has a null address");
+    std::lock_guard<std::mutex> lock(turn_);
     const View view{layer.shape.num_kv_heads, layer.shape.group, layer.shape.window, layer.shape.chunk};
     const auto found = std::find(views_.begin(), views_.end(), view);
     view_of_.push_back(size_t(found - views_.begin()));
@@ -81,6 +82,7 @@ struct PagedAttention::Running {
 };
 
 void PagedAttention::run(size_t at, const Plan &plan, const Inputs &inputs) {
+    std::lock_guard<std::mutex> lock(turn_);
     const Layer &asked = layer(at);
     const Shape &shape = asked.shape;
     if (view_of_[at] >= plan.num_views()) refuse("run: the plan was made before layer " + std::to_string(at) + " was added");
@@ -91,7 +93,6 @@ void PagedAttention::run(size_t at, const Plan &plan, const Inputs &inputs) {
     if (asked.has_sinks != (inputs.sinks != nullptr))
         refuse("layer " + std::to_string(at) + " was declared " + (asked.has_sinks ? "with" : "without") + " sinks, but run got " +
                (inputs.sinks ? "some" : "none"));
-    std::lock_guard<std::mutex> lock(turn_);
     Running running;
     running.self = this;
     running.layer = &asked;

@@ -56,8 +56,12 @@ COREKIT_BINARY(div, x / y)
 COREKIT_BINARY(max, x > y ? x : y)
 COREKIT_BINARY(min, x < y ? x : y)
 #undef COREKIT_BINARY
-COREKIT_LANE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { // a * b + c; rounded twice where the compiler does not contract it
+COREKIT_LANE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { // a * b + c; rounded twice where the processor does not do it at once
+#ifdef __FP_FAST_FMAF
+    COREKIT_EACH c.lane[lane] = __builtin_fmaf(a.lane[lane], b.lane[lane], c.lane[lane]);
+#else
     COREKIT_EACH c.lane[lane] += a.lane[lane] * b.lane[lane];
+#endif
     return c;
 }
 COREKIT_LANE F32x16 abs(F32x16 x) {
