@@ -113,7 +113,7 @@ def _stored(source: WeightSource) -> Iterator[StoredTensor]:
         return
     for name, tensor in source.tensors():
         kept = tensor if tensor.dtype in TORCH_TYPES else tensor.float()
-        flat = kept.contiguous().reshape(kept.shape[0] if kept.ndim > 1 else 1, -1)
+        flat = (kept.flatten(1) if kept.ndim > 1 else kept.reshape(1, kept.numel())).contiguous()  # not -1: a damaged tensor may be empty
         yield StoredTensor(name=name, type_name=TORCH_TYPES[kept.dtype], shape=tuple(tensor.shape), rows=flat.view(torch.uint8).numpy())
 
 

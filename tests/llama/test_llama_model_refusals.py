@@ -121,6 +121,9 @@ def test_weights_that_are_not_the_models() -> None:
     wrong = replace(SOURCE, weights={**(SOURCE.weights or {}), name: torch.ones(40, 55)})
     with pytest.raises(ValueError, match=rf"1 of another shape: {name} \(40, 55\), expected \(40, 56\)"):
         load(wrong)
+    empty = replace(SOURCE, weights={**(SOURCE.weights or {}), name: torch.ones(0, 56)})
+    with pytest.raises(ValueError, match=rf"1 of another shape: {name} \(0, 56\), expected \(40, 56\)"):
+        load(empty)
     with pytest.raises(ValueError, match=rf"1 missing: {name}\. The files are incomplete"):
         load(SOURCE.without(name))
     with pytest.raises(ValueError, match="one rank, and 2 were asked for"):
