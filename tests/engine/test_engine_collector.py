@@ -18,6 +18,7 @@ pytestmark = pytest.mark.owns_collector
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
+    gc.unfreeze()  # what a command of another test left
     before = gc.get_threshold(), gc.get_freeze_count()
     yield
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
@@ -129,7 +130,7 @@ def test_of_two_owners_the_first_rules_and_the_second_restores_nothing():
     assert gc.get_threshold() != found
     frozen = gc.get_freeze_count()
     Collector().close()
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() > frozen // 2, "frozen objects may end, and none is thawed"
     first.close()
     assert gc.get_threshold() == found
     second.close()
