@@ -1,5 +1,6 @@
 #include "pool/pool.h"
 
+#include <algorithm>
 #include <chrono>
 #include <climits>
 
@@ -16,7 +17,7 @@ namespace corekit {
 
 namespace {
 
-constexpr int least_patience = 4, most_patience = 64; // microseconds
+constexpr int least_patience = 4;
 
 void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -35,17 +36,21 @@ void Gate::wait_beyond(uint32_t seen, int spin) {
         if (value_.load(std::memory_order_acquire) != seen) return;
         pause_briefly();
     }
-    // A wait that ended within the bound was worth spinning, one beyond it was not: the thread waited for has lost its core, or there is
-    // nothing to do. (As adaptive locks decide: Karlin, Li, Manasse and Owicki 1991.)
-    const auto begun = std::chrono::steady_clock::now();
+    // Spinning that was answered was worth it, and the next wait may spin longer; what was not is halved. The thread waited for may have
+    // lost its core, to this very thread even, and then to spin is what it waits for. Once patience is gone, a wait in 32 tries anew.
+    // (Deciding by the waits before: Karlin, Li, Manasse and Owicki 1991.)
     const int patience = patience_.load(std::memory_order_relaxed);
-    if (!spin_on(seen, patience)) sleep_on(seen);
-    const bool was_short = std::chrono::steady_clock::now() - begun < std::chrono::microseconds(2 * most_patience);
-    const int learnt = was_short ? (patience < most_patience / 2 ? 2 * patience + least_patience : most_patience) : patience / 2;
-    patience_.store(learnt, std::memory_order_relaxed);
+    const bool tries_anew = patience == 0 && num_waits_.fetch_add(1, std::memory_order_relaxed) % 32 == 0;
+    if (spin_on(seen, tries_anew ? most_patience : patience)) {
+        patience_.store(std::min(most_patience, std::max(least_patience, 2 * patience)), std::memory_order_relaxed);
+        return;
+    }
+    sleep_on(seen);
+    patience_.store(patience / 2, std::memory_order_relaxed);
 }
 
 bool Gate::spin_on(uint32_t seen, int microseconds) const {
+    if (microseconds == 0) return false;
     const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(microseconds);
     do {
         for (int i = 0; i < 16; i++) {

@@ -28,7 +28,10 @@ private:
 
     alignas(64) std::atomic<uint32_t> value_{0};
     alignas(64) std::atomic<uint32_t> num_sleepers_{0};
-    alignas(64) std::atomic<int> patience_{0}; // microseconds of spinning after the first pauses; any thread may write what it learnt
+    // Microseconds of spinning after the first pauses; any thread may write what it learnt.
+    static constexpr int most_patience = 64;
+    alignas(64) std::atomic<int> patience_{most_patience};
+    std::atomic<uint32_t> num_waits_{0};
 #ifndef __linux__
     std::mutex mutex_;
     std::condition_variable moved_;
