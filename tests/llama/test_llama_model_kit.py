@@ -1,4 +1,4 @@
-"""The model kit on `llama`: every family in float32, and one in each other precision."""
+"""The model kit on `llama`: every family in float32, and one in each other precision; those marked slow differ from their neighbours in arithmetic alone."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ class TestLlama(OnThreads):
     source = source_of(reference("llama"))
 
 
+@pytest.mark.slow
 class TestLlamaBiased(OnThreads):
     source = source_of(reference("llama-biased"))
 
 
+@pytest.mark.slow
 class TestLlamaTied(OnThreads):
     source = source_of(reference("llama-tied-linear"))
 
 
+@pytest.mark.slow
 class TestMistral(OnThreads):
     source = source_of(reference("mistral"))
 
 
+@pytest.mark.slow
 class TestQwen2(OnThreads):
     source = source_of(reference("qwen2-windows"))
 
@@ -50,6 +54,7 @@ class TestQwen3(OnThreads):
     source = source_of(reference("qwen3-kinds"))
 
 
+@pytest.mark.slow
 class TestSmolLM3(OnThreads):
     source = source_of(reference("smollm3"))
 
@@ -60,12 +65,14 @@ class TestBfloat16(OnThreads):
     tolerance = 0.0  # it rounds row by row, whatever stands beside
 
 
+@pytest.mark.slow
 class TestEightBits(OnThreads):
     source = source_of(reference("llama-biased"))
     quantization = "int8"
     tolerance = 0.0
 
 
+@pytest.mark.slow
 class TestStored(OnThreads):
     source = stored(reference("llama", hidden_size=64, intermediate_size=96))
     dtype = "bfloat16"

@@ -25,6 +25,9 @@ LAWS = (
 )
 """Of arithmetic; the others are about what is around it."""
 
+FIRST, *BETWEEN, LAST = kernels.instruction_sets()
+SETS = (FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in BETWEEN), LAST)
+
 
 class OnThreads(AttentionBackendKit):
     provider = "cpu-paged"
@@ -40,13 +43,14 @@ class TestCpuPaged(OnThreads):
     head_dims = (64, 80)
 
 
+@pytest.mark.slow
 class TestSmallHeads(OnThreads):
     """Dims that are no whole vectors, of keys and values."""
 
     head_dims = (6, 10)
 
 
-@pytest.mark.parametrize("instruction_set", kernels.instruction_sets())
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("law", LAWS)
 def test_every_instruction_set(instruction_set: str, law: str) -> None:
     kit = type("OnSet", (OnThreads,), {"options": {"poison": True, "instruction_set": instruction_set}, "head_dims": (16, 24)})()

@@ -112,8 +112,13 @@ def test_the_engine_answers_like_generate(prompts: Prompts, wanted: list[list[in
     One test: the library's answers take long, and are wanted in one process only.
     """
     asked = list(zip(prompts, wanted, strict=True))
-    for parts, block_size, num_blocks, some in ((REFERENCE, 4, 150, asked[:8]), (FAST, 8, 75, asked[:8]), (FAST, 16, 38, asked[8:])):
+    for parts, block_size, num_blocks, some in ((REFERENCE, 4, 150, asked[:8]), (FAST, 16, 38, asked[8:])):
         check(parts, block_size, num_blocks, some, prompts[PENALISED_PROMPT], penalised, demo_cache_dir)
+
+
+@pytest.mark.slow
+def test_smaller_blocks_answer_like_generate(prompts: Prompts, wanted: list[list[int]], penalised: tuple[list[int], list[float]], demo_cache_dir: Path) -> None:
+    check(FAST, 8, 75, list(zip(prompts, wanted, strict=True))[:8], prompts[PENALISED_PROMPT], penalised, demo_cache_dir)
 
 
 def check(
