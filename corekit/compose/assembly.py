@@ -43,7 +43,8 @@ class Assembly:
         """The start-up lines: model, pool and parts."""
         composition, context = self.composition, self.composition.context
         weights = "" if context.quantization == "none" else f", {context.quantization} weights"
-        where = f"{context.dtype}{weights} on {context.device}, {context.threads} threads"
+        without = ", no native kernels: installed without a C++ compiler" if context.device == "cpu" and context.pool is None else ""
+        where = f"{context.dtype}{weights} on {context.device}, {context.threads} threads{without}"
         model = f"model: {self.client.model.name} ({composition.spec.architecture}, {where})"
         return [model, self.pool.line(), *composition.summary()]
 

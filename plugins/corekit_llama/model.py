@@ -13,6 +13,7 @@ from corekit.api import Attend, BuildContext, KvView, ModelInputs, ModelSpec, Sh
 from ._llama import Decoder, instruction_sets
 from .architecture import Architecture, read_architecture
 from .options import LlamaOptions
+from .settings import Unsupported
 from .tensors import FINAL_NORM
 from .weights import Loaded, computed_on, load
 
@@ -35,7 +36,7 @@ class LlamaModel:
         self._num_positions = context.max_model_len or self._spec.context_length
         known = instruction_sets()
         if options.instruction_set not in ("auto", *known):
-            raise ValueError(f"instruction_set = {options.instruction_set!r}: this processor runs {', '.join(known)}")
+            raise Unsupported(f"[model.options] instruction_set = {options.instruction_set!r}: this processor runs {', '.join(known)}. Leave it at 'auto'")
         self._instruction_set = options.instruction_set
         self._decoder: Decoder | None = None
         self._views: Views | None = None

@@ -18,7 +18,7 @@ def refusals(context: BuildContext) -> list[str]:
     if context.device != "cpu":
         return [f"it computes on a CPU, and the device is {context.device!r}"]
     if find_spec("._cpu_paged", __package__) is None:
-        return ["its kernels are missing: corekit was installed without a C++ compiler. Install one and then corekit again, or use the torch backend"]
+        return ["its native code is missing: corekit was installed without a C++ compiler. Install one, then reinstall corekit"]
     reasons = []
     if context.pool is None:
         reasons.append("there is no pool of threads in this context: corekit was installed without native code, or the part was built outside an engine")
