@@ -205,7 +205,7 @@ def test_logits_that_depend_on_more_than_hidden_states_are_refused(monkeypatch: 
             return out
 
     state = llama_state()
-    monkeypatch.setattr(transformers, "LlamaForCausalLM", Odd)
+    monkeypatch.setattr(transformers_family.transformers, "LlamaForCausalLM", Odd)  # the module that the family sees, whoever imported it again since
     assert all(tensor.isfinite().all() and tensor.abs().max() < 100 for tensor in state.values()), "in larger numbers a token's id would be lost"
     model = built(LLAMA)
     assert model.spec.architecture == "Odd"
