@@ -40,6 +40,7 @@ from .model import (
     SupportsStored,
     SupportsThreadPool,
     WeightSource,
+    eos_token_ids,
 )
 from .observer import Observer, RequestStats, StepStats
 from .ordering import WaitingOrder, plan_in_order
@@ -153,6 +154,7 @@ __all__ = [
     "WeightSource",
     "Worker",
     "WorkerFactory",
+    "eos_token_ids",
     "hookimpl",
     "include_dir",
     "never",

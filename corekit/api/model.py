@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .attention_backend import KvView, LayerSpec
+from .errors import CorekitError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +96,20 @@ class ModelSpec:
     """Ids that end an answer by the model's own configuration; the tokenizer may know more."""
     dtype: str | None = None
     """The only dtype it computes in, KV included, by torch's name; None: whatever the configuration says."""
+
+
+def eos_token_ids(source: WeightSource) -> tuple[int, ...]:
+    """The ids that end an answer by a model's own files: what its generation config says, else its config; negative ones mean none.
+
+    Raises CorekitError for what is neither an id nor a list of ids.
+    """
+    ids = source.generation_config.get("eos_token_id")
+    if ids is None:  # absent, or null: says nothing
+        ids = source.config.get("eos_token_id")
+    listed = ids if isinstance(ids, list | tuple) else () if ids is None else (ids,)
+    if any(type(index) is not int for index in listed):
+        raise CorekitError(f"{source.name}: eos_token_id is {ids!r:.80}; an id or a list of ids is needed. Correct its generation_config.json or config.json")
+    return tuple(index for index in listed if index >= 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from corekit.api import LayerSpec, ModelSpec, WeightSource
+from corekit.api import LayerSpec, ModelSpec, WeightSource, eos_token_ids
 
 from .transformers_attention import PROBE, ProbeStep, Unsupported, register
 
@@ -67,7 +67,7 @@ def probe(family: Family, source: WeightSource) -> ModelSpec:
         context_length=config.max_position_embeddings,
         hidden_size=hidden_size,
         tied_head=bool(config.tie_word_embeddings),
-        eos_token_ids=_eos_token_ids(source),
+        eos_token_ids=eos_token_ids(source),
     )
 
 
@@ -179,10 +179,3 @@ def split(model: Any) -> nn.Module:
         raise Unsupported(f"{type(model).__name__} has no part of its own that ends in hidden states")
     model.set_submodule(path, _Given())
     return body
-
-
-def _eos_token_ids(source: WeightSource) -> tuple[int, ...]:
-    ids = source.generation_config.get("eos_token_id")
-    if ids is None:  # absent, or null: says nothing
-        ids = source.config.get("eos_token_id")
-    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corekit.api import LayerSpec, ModelSpec, WeightSource
+from corekit.api import LayerSpec, ModelSpec, WeightSource, eos_token_ids
 
 from .rotary import Rotary, read_rotary
 from .settings import Settings, Unsupported
@@ -87,7 +87,7 @@ class Architecture:
             context_length=self.context_length,
             hidden_size=self.hidden_size,
             tied_head=self.tied_head,
-            eos_token_ids=_eos_token_ids(source),
+            eos_token_ids=eos_token_ids(source),
         )
 
     def _layer(self, window: int | None) -> LayerSpec:
@@ -204,10 +204,3 @@ def _windowed(kinds: Any, otherwise: list[bool], window: int | None, *, may_diff
     if not may_differ and windowed != otherwise:
         raise Unsupported("layer_types and sliding_window say different things of its layers")
     return windowed
-
-
-def _eos_token_ids(source: WeightSource) -> tuple[int, ...]:
-    ids = source.generation_config.get("eos_token_id")
-    if ids is None:  # absent, or null: says nothing
-        ids = source.config.get("eos_token_id")
-    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)

@@ -17,7 +17,7 @@ from corekit_llama.options import LlamaOptions
 from corekit_llama.refusals import refusals
 from llama_tiny import context, inputs, loaded, reference, source_of
 
-from corekit.api import ModelInputs, Shard
+from corekit.api import CorekitError, ModelInputs, Shard, eos_token_ids
 from corekit.testing.dense_rows import DenseRows, Piece
 from corekit.testing.memory_weights import MemoryWeights
 
@@ -192,3 +192,14 @@ def test_what_attention_gives_may_have_any_strides() -> None:
 def test_the_context_that_says_no_length_means_the_models_own() -> None:
     model = loaded(SOURCE, max_model_len=0)
     assert model.forward(inputs([3], [63]), _NoAttention()).isfinite().all()
+
+
+def test_ids_that_end_an_answer_are_ids() -> None:
+    """Said by name when the model is built: text in their place would otherwise end answers at its first characters, or nowhere."""
+    for given, wanted in ((7, (7,)), ([7, 9], (7, 9)), (None, ()), (-1, ())):
+        source = replace(SOURCE, config={**CONFIG, "eos_token_id": given}, generation_config={}, sealed=True)
+        assert eos_token_ids(source) == wanted
+    for given in (2.0, "2", [2, "3"], {"id": 2}, True):
+        source = replace(SOURCE, config={**CONFIG, "eos_token_id": given}, generation_config={}, sealed=True)
+        with pytest.raises(CorekitError, match=r"eos_token_id is .*; an id or a list of ids is needed"):
+            LlamaModel(context(source), LlamaOptions())
