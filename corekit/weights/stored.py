@@ -74,6 +74,8 @@ class Stored:
                 raise SourceError(f"{path}: cannot be mapped: {error}.{_advice(error, len(self.paths))}") from error
 
         def piece(file: int, start: int, length: int, alone: bool) -> npt.NDArray[np.uint8]:
+            if _size(self.paths[file]) < start + length:  # to read what is mapped beyond the end would end the process
+                raise SourceError(f"{self.paths[file]}: it became shorter while it was loaded. Somebody writes to it; wait until that is done and start again.")
             if alone:
                 with suppress(OSError):  # as many as this process may have; then the one map of the file does
                     return np.memmap(self.paths[file], dtype=np.uint8, mode="c", offset=start, shape=(length,)).view(np.ndarray)

@@ -15,6 +15,7 @@ from weights_files import llama_tensors, write_gguf
 
 from corekit.api import SupportsStored, WeightSource
 from corekit.weights import open_source
+from corekit.weights.errors import SourceError
 
 
 def resident(path: Path) -> int:
@@ -58,3 +59,18 @@ def test_more_packed_tensors_than_open_files(tmp_path: Path) -> None:
     for tensor in held:
         floats = gguf.quants.dequantize(tensor.rows, Kind[tensor.type_name]).reshape(tensor.shape)
         np.testing.assert_array_equal(floats, wanted[tensor.name])
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0])
+def test_a_file_that_becomes_shorter_while_it_is_loaded(tmp_path: Path, kind: Kind) -> None:
+    """Said instead of ended: what lies beyond the end of a mapped file can only be read at the price of the process."""
+    written = llama_tensors()
+    types = {name: kind for name, array in written.items() if array.ndim == 2}
+    path = write_gguf(tmp_path / "m.gguf", written, types=types)
+    source = open_source(str(path), cache_dir=tmp_path, progress=False)
+    assert isinstance(source, SupportsStored)
+    tensors = source.stored_tensors()
+    next(tensors)
+    os.truncate(path, path.stat().st_size // 100)
+    with pytest.raises(SourceError, match="became shorter"):
+        list(tensors)
