@@ -134,8 +134,8 @@ def final_quantization(config: Config, model: Model, provider: str) -> str:
     computed, asked = model.quantization if isinstance(model, SupportsQuantization) else "none", config.model.quantization
     if asked not in ("auto", computed):
         raise ConfigError(
-            f"{config.place('model', 'quantization')} = {asked!r}: {provider} computes on weights of kind {computed!r} here. "
-            "Leave it at 'auto', or name a provider that can: [model] use."
+            f"{config.place('model', 'quantization')} = {asked!r}: {provider} computes on {computed!r} weights here. Leave it at 'auto', "
+            "or choose a provider that can ([model] use); without this key, `corekit check` says why others were passed over."
         )
     return computed
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ._pool import Pool
 
 SPIN = 200
-"""Pauses before a thread sleeps: some ten microseconds, which bridges the gap between two calls of one step and no more."""
+"""Pauses that every wait begins with, a few microseconds. How much longer it spins before it sleeps is learnt (csrc/pool)."""
 
 
 class NativePool:

@@ -83,7 +83,7 @@ class Computes:
 def test_a_model_that_cannot_do_what_is_asked_is_named() -> None:
     assert surroundings.final_quantization(config(), Computes("stored"), "the provider x") == "stored"  # type: ignore[arg-type]
     assert surroundings.final_quantization(config(), object(), "the provider x") == "none"  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"quantization = 'int8': the provider x computes on weights of kind 'none'"):
+    with pytest.raises(ConfigError, match=r"quantization = 'int8': the provider x computes on 'none' weights here"):
         surroundings.final_quantization(config(quantization="int8"), object(), "the provider x")  # type: ignore[arg-type]
 
 
