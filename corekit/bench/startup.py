@@ -57,7 +57,7 @@ def bench_startup(start: Start, effort: Effort, err: TextIO) -> Result:
 
     async def torch(number: int, label: str) -> dict[str, float]:
         async with progress.watching(f"import of torch {label}", 1, "imports"):
-            return await _watched((sys.executable, "-c", IMPORTS_TORCH), start.timeout, _imported)
+            return await _watched((sys.executable, "-P", "-c", IMPORTS_TORCH), start.timeout, _imported)
 
     attempts = asyncio.run(measure(server, effort, CpuMeter))
     beside = asyncio.run(measure(torch, effort, CpuMeter))
@@ -81,7 +81,7 @@ def _remarks() -> list[str]:
 
 
 def _command(*arguments: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "corekit", *arguments, "--port", "0", "--log-level", "debug", "--log-format", "json")
+    return (sys.executable, "-P", "-m", "corekit", *arguments, "--port", "0", "--log-level", "debug", "--log-format", "json")
 
 
 async def _watched(command: Sequence[str], timeout: float, ask: Callable[[_Process], dict[str, float]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,7 +21,10 @@ def invoked(*arguments: str) -> Result:
     return CliRunner().invoke(bench, ["startup", *arguments], catch_exceptions=False)
 
 
-def test_stages_come_in_order_and_memory_is_read() -> None:
+def test_stages_come_in_order_and_memory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is the installation: a checkout in the current folder may lack its native modules."""
+    (tmp_path / "corekit.py").write_text("raise SystemExit('the current folder was imported')")
+    monkeypatch.chdir(tmp_path)
     result = invoked(*SCRIPTED, *ONCE, "--tokens", "3", "--json", "-")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
