@@ -41,3 +41,6 @@ class Outputs:
             stretches = [Stretch(one.label, one.began, one.ended) for one in (attempt.value for attempt in attempts)]
             traces = [trace for attempt in attempts for trace in attempt.value.traces]
             write_whole(self.trace, timeline.encoded(stretches) if timeline is not None else asked_trace(traces, stretches), "--trace")
+
+
+NO_OUTPUTS = Outputs()

@@ -14,7 +14,7 @@ from .errors import BenchUsage
 from .http_client import Server
 from .machine import CpuMeter, is_local, listening_process
 from .measure import Effort
-from .outputs import Outputs
+from .outputs import NO_OUTPUTS, Outputs
 from .planning import InstantExecutor, Planning, Population, StepWindow
 from .progress import Progress
 from .reenacted import AskedRecording, Reenacted
@@ -67,7 +67,7 @@ def bench_client(
     concurrency: int | None,
     effort: Effort,
     err: TextIO,
-    outputs: Outputs = Outputs(),  # noqa: B008 - a frozen value
+    outputs: Outputs = NO_OUTPUTS,
 ) -> Result:
     """An engine in this process, through its client. latency: one request at a time."""
     from corekit.compose.assemble import assemble
@@ -101,7 +101,7 @@ def bench_server(
     effort: Effort,
     err: TextIO,
     server_pid: int | None,
-    outputs: Outputs = Outputs(),  # noqa: B008 - a frozen value
+    outputs: Outputs = NO_OUTPUTS,
 ) -> Result:
     """A server at a URL; on this machine its processor time counts as ours. `num_ids`: its vocabulary, None where it is not known.
 
