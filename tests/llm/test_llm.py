@@ -208,6 +208,15 @@ def test_several_threads_share_one(llm):
     assert results == {"c": ["alpha"] * 20, "d": ["beta"] * 20, "e": ["gamma"] * 20}
 
 
+@pytest.fixture
+def interruptible():
+    """A job in a shell's background ignores interrupts, and so do its tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_what_runs_and_nothing_else():
     with scripted(options={"step_seconds": 0.005}) as llm:
         timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
