@@ -14,9 +14,8 @@ from corekit.compose.surroundings import thread_pool
 
 pytest.importorskip("corekit_paged_attention._cpu_paged", reason="needs native code")
 
-from paged_rig import build, rig_of, spec
-
 from corekit_paged_attention import cpu_refusals, pool_memory
+from paged_rig import build, rig_of, spec
 
 
 def context(*layers: Any, **changes: Any) -> BuildContext:
