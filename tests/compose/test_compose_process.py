@@ -49,3 +49,40 @@ print(before - resident(), hasattr(ctypes.CDLL(None), "malloc_trim"))
 """
     kib, can = run(code).split()
     assert can == "False" or int(kib) > 30_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs hardware: a system that says what is in memory")
+def test_code_that_ran_once_leaves_memory_and_runs_again() -> None:
+    code = """
+import re
+from pathlib import Path
+from corekit.compose import process
+def mapped():
+    return int(re.search(r"RssFile:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+import tokenizers
+process.LARGE_CODE = 1 << 20
+before = mapped()
+process.give_back()
+print(before - mapped(), tokenizers.Tokenizer(tokenizers.models.BPE()).encode("a").ids)
+"""
+    kib, ids = run(code).split()
+    assert int(kib) > 1000
+    assert ids == "[]"
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs hardware: a system that says what is in memory")
+def test_code_that_was_written_to_stays() -> None:
+    code = """
+import ctypes, mmap, tempfile
+from corekit.compose import process
+process.LARGE_CODE = 1 << 20
+with tempfile.TemporaryFile() as file:
+    file.truncate(1 << 20)
+    memory = mmap.mmap(file.fileno(), 1 << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+memory[5000] = 7
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(1 << 20), mmap.PROT_READ | mmap.PROT_EXEC) == 0
+process.give_back()
+print(memory[5000])
+"""
+    assert run(code).split() == ["7"]
