@@ -12,21 +12,15 @@ extern const AttentionKernels attention_functions;
 namespace avx512 {
 extern const AttentionKernels attention_functions;
 }
-namespace avx512_bf16 {
-extern const AttentionKernels attention_functions;
-}
-namespace amx {
-extern const AttentionKernels attention_functions;
-}
 #endif
 
 const AttentionKernels &attention_kernels(InstructionSet set) {
     switch (set) {
 #if defined(COREKIT_X86)
     case InstructionSet::avx2: return avx2::attention_functions;
-    case InstructionSet::avx512: return avx512::attention_functions;
-    case InstructionSet::avx512_bf16: return avx512_bf16::attention_functions;
-    case InstructionSet::amx: return amx::attention_functions;
+    case InstructionSet::avx512:
+    case InstructionSet::avx512_bf16:
+    case InstructionSet::amx: return avx512::attention_functions;
 #endif
     default: return portable::attention_functions;
     }

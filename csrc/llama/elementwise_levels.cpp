@@ -5,8 +5,8 @@ namespace corekit {
 const ElementwiseKernels &elementwise_kernels(InstructionSet set) {
 #if defined(COREKIT_X86)
     switch (set) {
-    case InstructionSet::amx: return amx::elementwise;
-    case InstructionSet::avx512_bf16: return avx512_bf16::elementwise;
+    case InstructionSet::amx:
+    case InstructionSet::avx512_bf16:
     case InstructionSet::avx512: return avx512::elementwise;
     case InstructionSet::avx2: return avx2::elementwise;
     case InstructionSet::portable: break;

@@ -15,12 +15,6 @@ extern const ElementwiseKernels elementwise;
 namespace avx512 {
 extern const ElementwiseKernels elementwise;
 }
-namespace avx512_bf16 {
-extern const ElementwiseKernels elementwise;
-}
-namespace amx {
-extern const ElementwiseKernels elementwise;
-}
 #endif
 
 } // namespace corekit
