@@ -5,6 +5,7 @@ Knows no slot and no room; what a room's tests share lives in that room's own co
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -68,6 +69,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if chosen or config.option.markexpr or config.option.keyword:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests and what they import stay: Python's collector need not look for garbage among them, neither meanwhile nor ever again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

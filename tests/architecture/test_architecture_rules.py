@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -16,9 +17,11 @@ LONG_FILES: Mapping[str, str] = {}
 """path -> why this file may be longer than the limit."""
 
 
-def modules() -> list[Module]:
+@cache
+def modules() -> tuple[Module, ...]:
+    """Read and parsed once for all rules."""
     paths = [path for folder in ("corekit", "plugins") for path in sorted((ROOT / folder).rglob("*.py")) if "build" not in path.parts]
-    return [Module(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
+    return tuple(Module(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
 
 
 def offences(rule: Rule, path: str, source: str) -> list[str]:

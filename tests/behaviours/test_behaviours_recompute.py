@@ -73,8 +73,17 @@ def wanted() -> tuple[list[Job], list[list[Answer]]]:
     return jobs, answers
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("how", ["all", "after", "some"])
+@pytest.mark.parametrize(
+    ("executor", "how"),
+    [
+        ("in-process", "after"),
+        ("in-process", "some"),
+        ("delayed", "all"),
+        ("delayed", "after"),
+        pytest.param("in-process", "all", marks=pytest.mark.slow),
+        pytest.param("delayed", "some", marks=pytest.mark.slow),
+    ],
+)
 def test_preemption_at_every_step_changes_nothing(executor: str, how: str) -> None:
     """Ids, text, logprobs, reasons and counts of prompts equal those of the large pool, whatever step is hit."""
     jobs, answers = wanted()

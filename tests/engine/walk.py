@@ -94,7 +94,7 @@ def walk(rng: random.Random) -> dict[str, int]:
             aborted += 1
             world.abort(rng.choice(list(world.asked)), rng.choice((None, None, 0, 1)))
         world.step()
-        assert world.num_steps < 4000, "no end in sight"
+        assert world.num_steps < 1500, "no end in sight"
     world.check()
     stats = world.engine.stats()
     return {

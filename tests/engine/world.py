@@ -242,7 +242,7 @@ class World:
 
     def finish(self) -> None:
         """Run until nobody is left, then hold the law."""
-        last = self.num_steps + 3000
+        last = self.num_steps + 1500
         while not self.engine.idle:
             self.step()
             assert self.num_steps < last, "no end in sight"
