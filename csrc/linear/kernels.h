@@ -13,13 +13,19 @@ enum class Prepared : int {
     f32,
 };
 
+// 32 inputs of a row as bytes. What a product needs of them lies together, so that one address serves for all.
+struct Int8Block {
+    int8_t q[block_depth];
+    float scale;
+    float scaled_sum; // scale times the sum of q
+};
+
 // Rows prepared for products; memory belongs to the caller. Inputs are padded with zeros to whole blocks.
 struct Activations {
     Prepared prepared;
     int num_inputs;     // a multiple of block_depth
-    int8_t *bytes;      // int8: [rows, num_inputs]
-    float *scales;      // int8: [rows, num_inputs / 32]
-    float *scaled_sums; // int8: scale times the sum of the block's q, [rows, num_inputs / 32]
+    Int8Block *blocks;  // int8: [rows, num_inputs / 32]
+    float *scaled_sums; // int8: of all blocks of a row together, [rows]
     uint16_t *halves;   // bf16: [rows up to a multiple of 16, num_inputs]
     float *floats;      // f32: [rows, num_inputs]
 };

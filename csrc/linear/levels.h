@@ -12,7 +12,7 @@ namespace COREKIT_LEVEL {
 
 void prepare(const float *from, int num_inputs, const Activations &to, int at);
 
-constexpr int max_streams = 4; // panels that are read at the same time
+constexpr int max_streams_log = 2, max_streams = 1 << max_streams_log; // panels that are read at the same time
 
 // What a tile computes: the products of some rows with one panel of each stream.
 struct TileWork {
@@ -25,10 +25,13 @@ struct TileWork {
 // products: [streams, rows of the tile, 16], aligned to 64 bytes.
 using Tile = void (*)(const TileWork &work, float *products);
 
-// Tiles of one format and prepared form. at(rows, streams): null where there is none.
+// Tiles of one format and prepared form, for 1 row to max_rows, and for 1, 2 and 4 streams as far as there are registers.
 struct TileShapes {
     int max_rows;
-    const Tile *tiles; // [max_rows, log2 of streams (0 to 2)]
+    const Tile (*tiles)[max_streams_log + 1];
+
+    // Null where there is none.
+    Tile at(int num_rows, int streams_log) const { return tiles[num_rows - 1][streams_log]; }
 };
 
 TileShapes int8_tiles(Format format);                     // nibble, byte, channel

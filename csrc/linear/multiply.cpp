@@ -19,19 +19,23 @@ struct Product {
     int first_row, num_rows;
 };
 
-size_t row_bytes(const Activations &rows) { return size_t(rows.num_inputs) * (rows.prepared == Prepared::f32 ? 4 : rows.prepared == Prepared::bf16 ? 2 : 1); }
+size_t row_bytes(const Activations &rows) {
+    const size_t num_inputs = size_t(rows.num_inputs);
+    if (rows.prepared == Prepared::int8) return num_inputs / block_depth * sizeof(Int8Block);
+    return num_inputs * (rows.prepared == Prepared::f32 ? sizeof(float) : sizeof(uint16_t));
+}
 
-// The widest tile for so many rows.
-int streams_for(const TileShapes &shapes, int num_rows) {
-    int log = 2;
-    while (shapes.tiles[(num_rows - 1) * 3 + log] == nullptr) log--;
-    return 1 << log;
+// Of the widest tile for so many rows.
+int streams_log_for(const TileShapes &shapes, int num_rows) {
+    int log = max_streams_log;
+    while (shapes.at(num_rows, log) == nullptr) log--;
+    return log;
 }
 
 // One unit of each stream: stream s has unit first + s * apart.
-void multiply_units(const Product &product, int num_streams, int first, int apart, int tile_rows) {
+void multiply_units(const Product &product, int streams_log, int first, int apart, int tile_rows) {
     alignas(64) float products[max_products];
-    const int log = num_streams == 4 ? 2 : num_streams - 1;
+    const int num_streams = 1 << streams_log;
     const int num_tiles = (product.num_rows + tile_rows - 1) / tile_rows;
     for (int at = 0; at < num_tiles; at++) {
         const int begin = int(int64_t(product.num_rows) * at / num_tiles), count = int(int64_t(product.num_rows) * (at + 1) / num_tiles) - begin;
@@ -39,7 +43,7 @@ void multiply_units(const Product &product, int num_streams, int first, int apar
         TileWork work = {{}, product.matrix.num_blocks(), &product.rows, product.first_row + begin};
         for (int panel = 0; panel < product.unit; panel++) {
             for (int stream = 0; stream < num_streams; stream++) work.panels[stream] = product.matrix.panel((first + stream * apart) * product.unit + panel);
-            product.shapes.tiles[(count - 1) * 3 + log](work, products + panel * size);
+            product.shapes.at(count, streams_log)(work, products + panel * size);
         }
         for (int stream = 0; stream < num_streams; stream++) {
             const float *results = products + stream * count * panel_width;
@@ -51,10 +55,10 @@ void multiply_units(const Product &product, int num_streams, int first, int apar
 void multiply_chunk(const Product &product, int first, int end) {
     const int num_tiles = (product.num_rows + product.shapes.max_rows - 1) / product.shapes.max_rows;
     const int tile_rows = (product.num_rows + num_tiles - 1) / num_tiles;
-    for (int num_streams = streams_for(product.shapes, tile_rows); num_streams >= 1; num_streams /= 2) {
-        const int apart = (end - first) / num_streams;
-        for (int at = 0; at < apart; at++) multiply_units(product, num_streams, first + at, apart, tile_rows);
-        first += apart * num_streams;
+    for (int log = streams_log_for(product.shapes, tile_rows); log >= 0; log--) {
+        const int apart = (end - first) >> log;
+        for (int at = 0; at < apart; at++) multiply_units(product, log, first + at, apart, tile_rows);
+        first += apart << log;
     }
 }
 

@@ -21,8 +21,8 @@ COREKIT_INLINE Block load_block(const float *from, int count) {
 
 void prepare_int8(const float *from, int num_inputs, const Activations &to, int at) {
     const int num_blocks = to.num_inputs / block_depth;
-    float *scales = to.scales + size_t(at) * num_blocks, *scaled_sums = to.scaled_sums + size_t(at) * num_blocks;
-    int8_t *bytes = to.bytes + size_t(at) * to.num_inputs;
+    Int8Block *blocks = to.blocks + size_t(at) * num_blocks;
+    float sums[panel_width] = {}; // of every sixteenth block
     F32x16 poison = zero(); // NaN where a value is not finite
     for (int block = 0; block < num_blocks; block++) {
         const int first = block * block_depth;
@@ -31,14 +31,17 @@ void prepare_int8(const float *from, int num_inputs, const Activations &to, int 
         const float most = reduce_max(max(abs(x.low), abs(x.high)));
         const float scale = most > least_magnitude ? most / 127 : 0, inverse = most > least_magnitude ? 127 / most : 0;
         const F32x16 low = round_nearest(mul(x.low, set1(inverse))), high = round_nearest(mul(x.high, set1(inverse)));
-        store_int8(bytes + first, low);
-        store_int8(bytes + first + 16, high);
-        scales[block] = scale;
-        scaled_sums[block] = scale * reduce_add(add(low, high)); // whole numbers: exact in any order
+        store_int8(blocks[block].q, low);
+        store_int8(blocks[block].q + 16, high);
+        blocks[block].scale = scale;
+        blocks[block].scaled_sum = scale * reduce_add(add(low, high)); // whole numbers: exact in any order
+        sums[block % panel_width] += blocks[block].scaled_sum;
     }
+    to.scaled_sums[at] = reduce_add(load(sums));
     const float nothing = reduce_add(poison);
     if (nothing == 0) return;
-    for (int block = 0; block < num_blocks; block++) scales[block] = scaled_sums[block] = nothing;
+    for (int block = 0; block < num_blocks; block++) blocks[block].scale = blocks[block].scaled_sum = nothing;
+    to.scaled_sums[at] = nothing;
 }
 
 void prepare_bf16(const float *from, int num_inputs, const Activations &to, int at) {

@@ -31,7 +31,6 @@ constexpr int int8_streams(int) { return 1; }
 constexpr int float_streams(int) { return 1; }
 #endif
 
-constexpr int max_streams_log = 2;
 constexpr int prefetch_bytes = 1024; // ahead, within each stream
 
 // Tiles of up to max_rows rows: `Shape<rows, streams>::tile` for 1 row to max_rows, and 1, 2 and 4 streams as far as streams(rows) goes.

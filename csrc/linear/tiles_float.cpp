@@ -96,7 +96,7 @@ TileShapes float_tiles(Format format, Prepared prepared) {
     const auto *tiles = format == Format::f32       ? Float<Floats>::table.tiles
                         : prepared == Prepared::f32 ? Float<WidenedHalves>::table.tiles
                                                     : Float<Halves>::table.tiles;
-    return {max_float_rows, tiles[0]};
+    return {max_float_rows, tiles};
 }
 
 } // namespace COREKIT_LEVEL

@@ -48,19 +48,12 @@ template <class Weights> COREKIT_INLINE F32x16 finished(typename Weights::Dots d
     else return to_float(dots);
 }
 
-// The sum of a row, in one order.
-COREKIT_INLINE float sum_of(const float *from, int count) {
-    F32x16 sum = zero();
-    for (; count >= 16; count -= 16, from += 16) sum = add(sum, load(from));
-    return reduce_add(add(sum, load_first(from, count)));
-}
-
 // One block of each stream.
 template <class Weights, int num_rows, int num_streams>
-COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &rows, int first_row, int block, F32x16 (*sums)[num_rows]) {
-    const size_t stride = rows.num_inputs, num_blocks = stride / block_depth;
-    const int8_t *x = rows.bytes + first_row * stride + block * block_depth;
-    const float *scales = rows.scales + first_row * num_blocks + block, *scaled_sums = rows.scaled_sums + first_row * num_blocks + block;
+COREKIT_INLINE void add_block(const uint8_t *const *panels, const Int8Block *rows, int num_blocks, int block, F32x16 (*sums)[num_rows]) {
+    const Int8Block *x[num_rows];
+    COREKIT_UNROLL(16)
+    for (int row = 0; row < num_rows; row++) x[row] = rows + row * size_t(num_blocks) + block;
     const uint8_t *from[num_streams];
     typename Weights::Dots dots[num_streams][num_rows];
     COREKIT_UNROLL(4)
@@ -75,12 +68,12 @@ COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &r
     for (int vector = 0; vector < num_vectors; vector++) {
         Bytes64 weights[num_streams];
         COREKIT_UNROLL(4)
-        for (int stream = 0; stream < num_streams; stream++) weights[stream] = load_weights<Weights>(from[stream], vector);
+        for (int stream = 0; stream < num_streams; stream++) weights[stream] = in_register(load_weights<Weights>(from[stream], vector));
         COREKIT_UNROLL(16)
         for (int row = 0; row < num_rows; row++) {
             COREKIT_UNROLL(4)
             for (int stream = 0; stream < num_streams; stream++)
-                dots[stream][row] = add_dot<Weights>(dots[stream][row], weights[stream], x + row * stride + 4 * vector);
+                dots[stream][row] = add_dot<Weights>(dots[stream][row], weights[stream], x[row]->q + 4 * vector);
         }
     }
     COREKIT_UNROLL(4)
@@ -91,8 +84,8 @@ COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &r
         COREKIT_UNROLL(16)
         for (int row = 0; row < num_rows; row++) {
             F32x16 &sum = sums[stream][row];
-            const F32x16 row_scale = set1(scales[row * num_blocks]), dot = finished<Weights>(dots[stream][row]);
-            if constexpr (Weights::block_scales) sum = fma(dot, mul(scale, row_scale), fma(minimum, set1(scaled_sums[row * num_blocks]), sum));
+            const F32x16 row_scale = set1(x[row]->scale), dot = finished<Weights>(dots[stream][row]);
+            if constexpr (Weights::block_scales) sum = fma(dot, mul(scale, row_scale), fma(minimum, set1(x[row]->scaled_sum), sum));
             else sum = fma(dot, row_scale, sum);
         }
     }
@@ -101,16 +94,17 @@ COREKIT_INLINE void add_block(const uint8_t *const *panels, const Activations &r
 template <class Weights> struct Int8 {
     template <int num_rows, int num_streams> struct Shape {
         static void tile(const TileWork &work, float *products) {
+            const Int8Block *rows = work.rows->blocks + work.first_row * size_t(work.num_blocks);
             F32x16 sums[num_streams][num_rows]; // some of them in memory where dots take the registers
             COREKIT_UNROLL(32)
             for (int at = 0; at < num_streams * num_rows; at++) sums[at / num_rows][at % num_rows] = zero();
             for (int block = 0; block < work.num_blocks; block++)
-                add_block<Weights, num_rows, num_streams>(work.panels, *work.rows, work.first_row, block, sums);
+                add_block<Weights, num_rows, num_streams>(work.panels, rows, work.num_blocks, block, sums);
             COREKIT_UNROLL(32)
             for (int at = 0; at < num_streams * num_rows; at++) store(products + at * panel_width, sums[at / num_rows][at % num_rows]);
             if constexpr (Weights::block_scales) return;
             for (int row = 0; row < num_rows; row++) { // the sum of s (q - 128) x
-                const float excess = 128 * sum_of(work.rows->scaled_sums + (work.first_row + row) * size_t(work.num_blocks), work.num_blocks);
+                const float excess = 128 * work.rows->scaled_sums[work.first_row + row];
                 for (int stream = 0; stream < num_streams; stream++) {
                     float *at = products + (stream * num_rows + row) * panel_width;
                     const float *scales = reinterpret_cast<const float *>(work.panels[stream] + work.num_blocks * Weights::block_size);
@@ -126,7 +120,7 @@ template <class Weights> struct Int8 {
 
 TileShapes int8_tiles(Format format) {
     const auto *tiles = format == Format::nibble ? Int8<Nibbles>::table.tiles : format == Format::byte ? Int8<Bytes>::table.tiles : Int8<Channels>::table.tiles;
-    return {max_int8_rows, tiles[0]};
+    return {max_int8_rows, tiles};
 }
 
 } // namespace COREKIT_LEVEL

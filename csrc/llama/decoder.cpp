@@ -259,9 +259,9 @@ void Decoder::reserve(int num_rows) {
     qkv_.reserve(size_t(group) * shape_.qkv_size());
     gated_.reserve(size_t(group) * shape_.padded_intermediate());
     if (biased) gate_up_.reserve(size_t(group) * 2 * shape_.padded_intermediate());
-    activations_.reserve(rows * row_bytes + 128);
+    activations_.reserve(rows * row_bytes);
     for (int thread = 0; thread < pool_->num_threads; thread++) {
-        own_activations_[thread].reserve(tile_rows * row_bytes + 128);
+        own_activations_[thread].reserve(tile_rows * row_bytes);
         own_row_[thread].reserve(widest);
         scratch_[thread].reserve(scratch);
     }

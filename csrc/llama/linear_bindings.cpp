@@ -163,15 +163,15 @@ void multiply(const PackedMatrix &packed, const py::array &x, py::array &to, con
 
     const py::gil_scoped_release unlocked;
     const size_t num_inputs = size_t(matrix.num_blocks()) * block_depth, count = size_t(num_rows + 15) / 16 * 16 * num_inputs;
-    Buffer<int8_t> bytes;
-    Buffer<float> floats, scales, scaled_sums;
+    Buffer<Int8Block> blocks;
+    Buffer<float> floats, scaled_sums;
     Buffer<uint16_t> halves;
-    if (prepared == Prepared::int8) bytes.reserve(count), scales.reserve(count / block_depth), scaled_sums.reserve(count / block_depth);
+    if (prepared == Prepared::int8) blocks.reserve(count / block_depth), scaled_sums.reserve(num_rows);
     if (prepared == Prepared::bf16) halves.reserve(count);
     if (prepared == Prepared::f32) floats.reserve(count);
     std::vector<Buffer<uint8_t>> scratch(pool ? pool->num_threads : 1);
     for (auto &each : scratch) each.reserve(kernels.scratch_bytes(matrix, num_rows) + 64);
-    const Activations rows{prepared, int(num_inputs), bytes.at(), scales.at(), scaled_sums.at(), halves.at(), floats.at()};
+    const Activations rows{prepared, int(num_inputs), blocks.at(), scaled_sums.at(), halves.at(), floats.at()};
     Product product{
         kernels, matrix, static_cast<const float *>(x.data()), size_t(num_rows > 1 ? x.strides(0) / 4 : x.shape(1)), num_rows, rows, output, std::move(scratch),
         pool};

@@ -7,12 +7,6 @@
 
 namespace corekit {
 
-namespace {
-
-uint8_t *aligned(uint8_t *at) { return at + (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64; }
-
-} // namespace
-
 class PassThread {
 public:
     PassThread(Pass &pass, int thread, int num_threads)
@@ -71,12 +65,11 @@ private:
     // One form at a time is in use, so all lie in the same memory.
     Activations lay_out(const Matrix &matrix, uint8_t *memory) {
         const size_t inputs = size_t(matrix.num_blocks()) * block_depth, rows = size_t(count_);
-        Activations to{decoder_.linear_.wants(matrix.format, pass_.num_rows), int(inputs), nullptr, nullptr, nullptr, nullptr, nullptr};
+        Activations to{decoder_.linear_.wants(matrix.format, pass_.num_rows), int(inputs), nullptr, nullptr, nullptr, nullptr};
         switch (to.prepared) {
         case Prepared::int8:
-            to.bytes = reinterpret_cast<int8_t *>(memory);
-            to.scales = reinterpret_cast<float *>(aligned(memory + rows * inputs));
-            to.scaled_sums = reinterpret_cast<float *>(aligned(memory + rows * inputs + 64 + rows * inputs / block_depth * sizeof(float)));
+            to.blocks = reinterpret_cast<Int8Block *>(memory);
+            to.scaled_sums = reinterpret_cast<float *>(to.blocks + rows * inputs / block_depth);
             break;
         case Prepared::bf16: to.halves = reinterpret_cast<uint16_t *>(memory); break;
         case Prepared::f32: to.floats = reinterpret_cast<float *>(memory); break;

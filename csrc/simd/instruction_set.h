@@ -17,7 +17,6 @@ namespace corekit {
 enum class InstructionSet { portable, avx2, avx512, avx512_bf16, amx };
 
 inline constexpr const char *instruction_set_names[] = {"portable", "avx2", "avx512", "avx512-bf16", "amx"};
-inline constexpr int num_instruction_sets = 5;
 
 #if defined(__x86_64__)
 // The kernel grants the tile registers to a process that asks (Linux 5.16 and later); granting twice does no harm.

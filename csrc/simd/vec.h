@@ -25,13 +25,6 @@
 namespace corekit {
 namespace COREKIT_LEVEL {
 
-COREKIT_INLINE float half_to_float(uint16_t half) {
-    uint16_t all[16] = {half};
-    float out[16];
-    store(out, load_half(all));
-    return out[0];
-}
-
 COREKIT_INLINE float bf16_to_float(uint16_t bits) {
     const uint32_t wide = uint32_t(bits) << 16;
     float value;

@@ -112,16 +112,8 @@ COREKIT_LANE void store_bf16(uint16_t *to, F32x16 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), _mm256_permute4x64_epi64(packed, 0xD8));
 }
 
-COREKIT_LANE I32x16 zero_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-COREKIT_LANE I32x16 fresh_zero_ints() { return zero_ints(); }
-COREKIT_LANE I32x16 add(I32x16 a, I32x16 b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+COREKIT_LANE I32x16 fresh_zero_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 COREKIT_LANE F32x16 to_float(I32x16 x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
-COREKIT_LANE int32_t reduce_add(I32x16 x) {
-    const __m256i both = _mm256_add_epi32(x.low, x.high);
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
-}
 // To the nearest integer, kept in -128..127, one byte each.
 COREKIT_LANE void store_int8(int8_t *to, F32x16 x) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high)), 0xD8);
@@ -133,6 +125,7 @@ COREKIT_LANE Bytes64 load_bytes(const void *from) {
     const __m256i *halves = static_cast<const __m256i *>(from);
     return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
 }
+COREKIT_LANE Bytes64 in_register(Bytes64 x) { return x; }
 COREKIT_LANE Bytes64 low_nibbles(Bytes64 x) {
     const __m256i mask = _mm256_set1_epi8(15);
     return {_mm256_and_si256(x.low, mask), _mm256_and_si256(x.high, mask)};

@@ -58,20 +58,23 @@ COREKIT_LANE void store_bf16(uint16_t *to, F32x16 x) {
 #endif
 }
 
-COREKIT_LANE I32x16 zero_ints() { return _mm512_setzero_si512(); }
 // Zero in a register of its own, by an exclusive or, which costs nothing: the compiler would copy one zero into many, which does.
+// Volatile, or it would copy this one.
 COREKIT_LANE I32x16 fresh_zero_ints() {
     I32x16 fresh;
-    asm("vpxord %0, %0, %0" : "=v"(fresh));
+    asm volatile("vpxord %0, %0, %0" : "=v"(fresh));
     return fresh;
 }
-COREKIT_LANE I32x16 add(I32x16 a, I32x16 b) { return _mm512_add_epi32(a, b); }
 COREKIT_LANE F32x16 to_float(I32x16 x) { return _mm512_cvtepi32_ps(x); }
-COREKIT_LANE int32_t reduce_add(I32x16 x) { return _mm512_reduce_add_epi32(x); }
 // To the nearest integer, kept in -128..127, one byte each.
 COREKIT_LANE void store_int8(int8_t *to, F32x16 x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x))); }
 
 COREKIT_LANE Bytes64 load_bytes(const void *from) { return _mm512_loadu_si512(from); }
+// The same in a register: the compiler would load it again for every use.
+COREKIT_LANE Bytes64 in_register(Bytes64 x) {
+    asm("" : "+v"(x));
+    return x;
+}
 COREKIT_LANE Bytes64 low_nibbles(Bytes64 x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 COREKIT_LANE Bytes64 high_nibbles(Bytes64 x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
 

@@ -153,25 +153,15 @@ COREKIT_LANE void store_bf16(uint16_t *to, F32x16 x) { // to the nearest, ties t
     }
 }
 
-COREKIT_LANE I32x16 zero_ints() {
+COREKIT_LANE I32x16 fresh_zero_ints() {
     I32x16 out;
     memset(&out, 0, sizeof out);
     return out;
-}
-COREKIT_LANE I32x16 fresh_zero_ints() { return zero_ints(); }
-COREKIT_LANE I32x16 add(I32x16 a, I32x16 b) {
-    COREKIT_EACH a.lane[lane] += b.lane[lane];
-    return a;
 }
 COREKIT_LANE F32x16 to_float(I32x16 x) {
     F32x16 out;
     COREKIT_EACH out.lane[lane] = float(x.lane[lane]);
     return out;
-}
-COREKIT_LANE int32_t reduce_add(I32x16 x) {
-    int32_t sum = 0;
-    COREKIT_EACH sum += x.lane[lane];
-    return sum;
 }
 // To the nearest integer, kept in -128..127, one byte each.
 COREKIT_LANE void store_int8(int8_t *to, F32x16 x) {
@@ -186,6 +176,7 @@ COREKIT_LANE Bytes64 load_bytes(const void *from) {
     memcpy(&out, from, sizeof out);
     return out;
 }
+COREKIT_LANE Bytes64 in_register(Bytes64 x) { return x; }
 COREKIT_LANE Bytes64 low_nibbles(Bytes64 x) {
     for (int at = 0; at < 64; at++) x.byte[at] &= 15;
     return x;
