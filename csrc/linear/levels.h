@@ -8,9 +8,6 @@
 #endif
 
 namespace corekit {
-namespace COREKIT_LEVEL {
-
-void prepare(const float *from, int num_inputs, const Activations &to, int at);
 
 constexpr int max_streams_log = 2, max_streams = 1 << max_streams_log; // panels that are read at the same time
 
@@ -31,10 +28,24 @@ struct TileShapes {
     const Tile (*tiles)[max_streams_log + 1];
 
     // Null where there is none.
-    Tile at(int num_rows, int streams_log) const { return tiles[num_rows - 1][streams_log]; }
+    COREKIT_EVERYWHERE Tile at(int num_rows, int streams_log) const { return tiles[num_rows - 1][streams_log]; }
 };
 
-TileShapes int8_tiles(Format format);                     // nibble, byte, channel
+#if defined(__AVX512BF16__) // products of integers are those of avx512
+namespace avx512 {
+TileShapes int8_tiles(Format format);
+}
+#endif
+
+namespace COREKIT_LEVEL {
+
+void prepare(const float *from, int num_inputs, const Activations &to, int at);
+
+#if defined(__AVX512BF16__)
+using avx512::int8_tiles;
+#else
+TileShapes int8_tiles(Format format); // nibble, byte, channel
+#endif
 TileShapes float_tiles(Format format, Prepared prepared); // bf16 with f32 and bf16, f32 with f32
 
 void multiply_vectors(const Matrix &matrix, const Activations &rows, int num_rows, int first_panel, int end_panel, const Output &output);
