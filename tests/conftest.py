@@ -66,7 +66,7 @@ def demo_source(demo_cache_dir: Path) -> WeightSource:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A process for each core when everything runs; none besides this one for a file or two, where starting them would take longer."""
     chosen = [argument for argument in config.args if Path(argument).resolve() != ROOT / "tests"]
-    if chosen or config.option.markexpr or config.option.keyword:
+    if chosen or config.option.keyword:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
