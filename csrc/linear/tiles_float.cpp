@@ -50,6 +50,13 @@ COREKIT_INLINE F32x16 add_product(F32x16 sum, Bytes64 weights, const uint16_t *x
     return dot_bf16(sum, weights, two);
 }
 
+// Of a later block, as many lines as the pair has here: all lines of a block at once would keep waiting what is read now.
+template <class Weights> COREKIT_INLINE void prefetch_pair(const uint8_t *block, int pair) {
+    constexpr size_t pair_bytes = Weights::block_size / num_pairs;
+    COREKIT_UNROLL(2)
+    for (size_t line = 0; line < pair_bytes; line += 64) prefetch(block + prefetch_bytes + pair * pair_bytes + line);
+}
+
 template <class Weights> struct Float {
     template <int num_rows, int num_streams> struct Shape {
         static void tile(const TileWork &work, float *products) {
@@ -62,12 +69,11 @@ template <class Weights> struct Float {
             for (int block = 0; block < work.num_blocks; block++, x += block_depth) {
                 const uint8_t *from[num_streams];
                 COREKIT_UNROLL(4)
-                for (int stream = 0; stream < num_streams; stream++) {
-                    from[stream] = work.panels[stream] + block * Weights::block_size;
-                    for (size_t line = 0; line < Weights::block_size; line += 64) prefetch(from[stream] + prefetch_bytes + line);
-                }
+                for (int stream = 0; stream < num_streams; stream++) from[stream] = work.panels[stream] + block * Weights::block_size;
                 COREKIT_UNROLL(1)
                 for (int pair = 0; pair < num_pairs; pair++) {
+                    COREKIT_UNROLL(4)
+                    for (int stream = 0; stream < num_streams; stream++) prefetch_pair<Weights>(from[stream], pair);
                     COREKIT_UNROLL(2)
                     for (int step = 0; step < Weights::steps; step++) {
                         typename Weights::Vector weights[num_streams];
