@@ -36,7 +36,7 @@ def workload(tmp_path: Path) -> Path:
         return {"reps": [[{"ids": [rep, *range(1, length)], "text": "x" * length, "out": out} for length, out in shape] for rep in range(3)]}
 
     path = tmp_path / "workload.json"
-    path.write_text(json.dumps({"W1": reps((5, 4)), "W2": reps((5, 4), (20, 1), (3, 9)), "W3": reps(*[(20, 2)] * 10)}))
+    path.write_text(json.dumps({"W1": reps((5, 40)), "W2": reps((5, 4), (20, 1), (3, 9)), "W3": reps(*[(20, 2)] * 10)}))
     return path
 
 
@@ -56,7 +56,7 @@ def test_corekit_in_this_process(drivers: dict[str, ModuleType], workload: Path,
         assert (row["engine"], row["precision"], row["threads"]) == ("corekit", "float64", 1)
         assert "model=fingerprint" in row["args"]
         assert row["sec"] > 0
-        assert row["out"] == row["want"] == {"W1": 4, "W2": 14, "W3": 20}[row["workload"]]
+        assert row["out"] == row["want"] == {"W1": 40, "W2": 14, "W3": 20}[row["workload"]]
         assert row["prompt"] == {"W1": 5, "W2": 28, "W3": 200}[row["workload"]]
         assert row["out_tps"] == pytest.approx(row["out"] / row["sec"], rel=0.01)
         assert row["ttft_mean"] <= row["ttft_max"] <= row["sec"]
