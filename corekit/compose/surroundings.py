@@ -14,6 +14,8 @@ from .errors import ConfigError
 
 GPU_BUDGET = 2048
 CPU_BUDGET = 512
+MAX_THREADS_OF_CORE = 8
+"""Far beyond what is of use; a number that is larger was meant for another machine, or is a slip."""
 
 
 class StepLimits(NamedTuple):
@@ -75,10 +77,18 @@ def check_memory(config: Config, where: str) -> None:
 
 
 def threads(config: Config) -> int:
-    """As asked, or the cores that this process may use: those that it may run on, and no more than its control group is given time for."""
-    if config.engine.threads:
-        return config.engine.threads
+    """As asked, or the cores that this process may use: those that it may run on, and no more than its control group is given time for.
+
+    Raises ConfigError for many more than the cores that it may run on.
+    """
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked := config.engine.threads:
+        if asked > MAX_THREADS_OF_CORE * there:
+            raise ConfigError(
+                f"{config.place('engine', 'threads')} = {asked}: this process may run on {there} core{'s' * (there > 1)}, and threads that share one wait for "
+                f"each other. At most {MAX_THREADS_OF_CORE} for each core are accepted; leave it at 0 for one each."
+            )
+        return asked
     return min(there, cores_of_group(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")) or there)
 
 

@@ -83,8 +83,8 @@ class ModelTable(Table):
 class EngineTable(Table):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$", description="'auto', 'cpu', 'cuda' or 'cuda:N'")] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`. `auto` takes a GPU where there is one."""
-    threads: Annotated[int, Field(ge=0, le=4096)] = 0
-    """0: the cores this process may use, and at most what its control group is given."""
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """0: the cores this process may use, and at most what its control group is given. More than eight for each core it may run on are refused."""
     max_in_flight: Annotated[int, Field(ge=0, le=16)] = 0
     """Steps submitted and not collected; 0: the executor's own number, any other is refused, which only a start can tell, not `check`."""
     enforce_eager: bool = False

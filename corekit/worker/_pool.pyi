@@ -4,7 +4,7 @@ class Pool:
     """Threads that start at once and end with the object."""
 
     def __init__(self, num_threads: int, spin: int) -> None:
-        """num_threads: 1 to 4096, the caller included. spin: pauses before a thread sleeps."""
+        """num_threads: 1 to 1024, the caller included. spin: pauses before a thread sleeps."""
 
     @property
     def address(self) -> int: ...

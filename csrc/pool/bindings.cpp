@@ -12,7 +12,7 @@ namespace {
 class Pool {
 public:
     Pool(int num_threads, int spin) {
-        if (num_threads < 1 || num_threads > 4096) throw py::value_error("num_threads is " + std::to_string(num_threads) + "; 1 to 4096 are possible");
+        if (num_threads < 1 || num_threads > 1024) throw py::value_error("num_threads is " + std::to_string(num_threads) + "; 1 to 1024 are possible");
         if (spin < 0 || spin > 1000000) throw py::value_error("spin is " + std::to_string(spin) + "; 0 to 1000000 are possible");
         pool_.reset(new corekit::ThreadPool(num_threads, spin));
     }

@@ -6,6 +6,7 @@
 
 #ifdef __linux__
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -29,6 +30,31 @@ void pause_briefly() {
 #endif
 }
 
+// The cores of one thread. Threads that wait for each other look to the kernel as if one core were enough for them, and beside a busy
+// neighbour it may leave two on one, where a step takes longer than one thread alone would. Who leaves a core is not brought back to it.
+class Cores {
+public:
+#ifdef __linux__
+    static int current() { return sched_getcpu(); }
+
+    // If it is on this one, and has others.
+    void leave(int core) {
+        cpu_set_t now;
+        if (core < 0 || current() != core || sched_getaffinity(0, sizeof now, &now) != 0) return;
+        if (!CPU_EQUAL(&now, &others_)) allowed_ = now; // at first, or as somebody else set it meanwhile
+        others_ = allowed_;
+        CPU_CLR(core, &others_);
+        if (CPU_COUNT(&others_) > 0) sched_setaffinity(0, sizeof others_, &others_);
+    }
+
+private:
+    cpu_set_t allowed_{}, others_{};
+#else
+    static int current() { return -1; }
+    void leave(int) {}
+#endif
+};
+
 } // namespace
 
 void Gate::wait_beyond(uint32_t seen, int spin) {
@@ -41,8 +67,8 @@ void Gate::wait_beyond(uint32_t seen, int spin) {
     // (Deciding by the waits before: Karlin, Li, Manasse and Owicki 1991.)
     const int patience = patience_.load(std::memory_order_relaxed);
     const bool tries_anew = patience == 0 && num_waits_.fetch_add(1, std::memory_order_relaxed) % 32 == 0;
-    if (spin_on(seen, tries_anew ? most_patience : patience)) {
-        patience_.store(std::min(most_patience, std::max(least_patience, 2 * patience)), std::memory_order_relaxed);
+    if (spin_on(seen, tries_anew ? most_patience_ : patience)) {
+        patience_.store(std::min(most_patience_, std::max(least_patience, 2 * patience)), std::memory_order_relaxed);
         return;
     }
     sleep_on(seen);
@@ -106,9 +132,11 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::serve(int thread) {
+    Cores cores;
     for (uint32_t seen = 0;; seen++) {
         start_.wait_beyond(seen, spin_);
         if (stopping_) return;
+        cores.leave(core_);
         job_(arg_, thread, num_threads_);
         if (num_left_.fetch_sub(1) == 1) done_.open();
     }
@@ -119,6 +147,7 @@ void ThreadPool::run(corekit_job job, void *arg) {
     if (num_threads_ == 1) return job(arg, 0, 1);
     job_ = job;
     arg_ = arg;
+    core_ = Cores::current();
     num_left_.store(num_threads_ - 1);
     const uint32_t before = done_.seen();
     start_.open();

@@ -17,6 +17,8 @@ namespace corekit {
 // what is waited for, but who spins while a neighbour has the other thread's core uses up its own time for nothing.
 class Gate {
 public:
+    // most_patience: microseconds that a wait spins at most, after its first pauses.
+    explicit Gate(int most_patience) : most_patience_(most_patience), patience_(most_patience) {}
     uint32_t seen() const { return value_.load(std::memory_order_acquire); }
     // spin: pauses that every wait begins with.
     void wait_beyond(uint32_t seen, int spin);
@@ -28,9 +30,8 @@ private:
 
     alignas(64) std::atomic<uint32_t> value_{0};
     alignas(64) std::atomic<uint32_t> num_sleepers_{0};
-    // Microseconds of spinning after the first pauses; any thread may write what it learnt.
-    static constexpr int most_patience = 64;
-    alignas(64) std::atomic<int> patience_{most_patience};
+    const int most_patience_;
+    alignas(64) std::atomic<int> patience_; // any thread may write what it learnt
     std::atomic<uint32_t> num_waits_{0};
 #ifndef __linux__
     std::mutex mutex_;
@@ -64,11 +65,13 @@ private:
     const int num_threads_;
     const int spin_;
     Handle handle_;
-    Gate start_, done_, together_;
+    // Between two steps a thread stays awake: one that sleeps beside a busy neighbour is given its core back a tick of the clock later.
+    Gate start_{250}, done_{64}, together_{64};
     alignas(64) std::atomic<int> num_left_{0};
     alignas(64) std::atomic<int> num_arrived_{0};
     corekit_job job_ = nullptr;
     void *arg_ = nullptr;
+    int core_ = -1; // of the caller; -1: not known
     bool stopping_ = false;
     std::mutex turn_;
     std::vector<std::thread> threads_;

@@ -44,6 +44,15 @@ def test_a_system_without_control_groups(tmp_path: Path) -> None:
     assert surroundings.cores_of_group(tmp_path / "no", tmp_path / "nothing") is None
 
 
+def test_many_more_threads_than_cores_are_a_slip() -> None:
+    cores = surroundings.threads(load(environ={}, given={}))
+    assert surroundings.threads(load(environ={}, given={"engine": {"threads": cores + 1}})) == cores + 1
+    with pytest.raises(ConfigError, match=r"\[engine\] threads = 1024: this process may run on \d+ core"):
+        surroundings.threads(load(environ={}, given={"engine": {"threads": 1024}}))
+    with pytest.raises(ConfigError, match="threads"):
+        load(environ={}, given={"engine": {"threads": 4096}})
+
+
 def config(**model: object) -> Config:
     return load(environ={}, given={"model": model})
 

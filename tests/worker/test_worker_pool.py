@@ -121,13 +121,57 @@ def test_a_fork_has_no_threads_and_is_told() -> None:
     assert pool.address
 
 
-@pytest.mark.parametrize(("count", "spin", "said"), [(0, 0, "num_threads is 0"), (5000, 0, "num_threads is 5000"), (1, -1, "spin is -1")])
+@pytest.mark.parametrize(("count", "spin", "said"), [(0, 0, "num_threads is 0"), (1025, 0, "num_threads is 1025"), (1, -1, "spin is -1")])
 def test_bounds(count: int, spin: int, said: str) -> None:
     native = pytest.importorskip("corekit.worker._pool")
     with pytest.raises(ValueError, match=said):
         native.Pool(count, spin)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs hardware: two cores to choose from")
+def test_a_thread_leaves_the_core_of_the_caller() -> None:
+    pool = open_pool(2)
+    if pool is None:
+        pytest.skip("installed without native code")
+    before = set(os.listdir("/proc/self/task"))
+    native, cores = struct(pool), sorted(os.sched_getaffinity(0))
+    (helper,) = set(os.listdir("/proc/self/task")) - before
+    nothing = ctypes.cast(ctypes.CDLL(None).sched_yield, Job)
+    together = 0
+    try:
+        for core in cores[:2] * 20:
+            os.sched_setaffinity(0, {core})  # to where the other may be
+            for _ in range(20):
+                native.run(native, nothing, None)
+            together += core_of(helper) == core
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert together <= 5  # it goes when it has work, and the kernel may move it between
+
+
+def test_a_core_that_somebody_else_took_away_is_not_gone_to() -> None:
+    pool = open_pool(2)
+    if pool is None or not hasattr(os, "sched_setaffinity"):
+        pytest.skip("installed without native code, or threads have no cores here")
+    before = set(os.listdir("/proc/self/task"))
+    native, cores = struct(pool), sorted(os.sched_getaffinity(0))
+    (helper,) = set(os.listdir("/proc/self/task")) - before
+    try:
+        for only in (cores[0], cores[-1]):
+            os.sched_setaffinity(0, {only})
+            os.sched_setaffinity(int(helper), {only})
+            for _ in range(20):
+                native.run(native, ctypes.cast(ctypes.CDLL(None).sched_yield, Job), None)
+            assert os.sched_getaffinity(int(helper)) == {only}
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 def num_threads() -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+
+
+def core_of(thread: str) -> int:
+    with open(f"/proc/self/task/{thread}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[36])
