@@ -44,6 +44,8 @@ uint16_t half_at(const uint8_t *from) {
     return half;
 }
 
+bool is_finite(uint16_t half) { return (half >> 10 & 31) != 31; }
+
 // -2^shift times a half, exactly. False: beyond the range of halves.
 bool negative_multiple(uint16_t half, int shift, uint16_t *product) {
     const int exponent = half >> 10 & 31;
@@ -70,7 +72,7 @@ bool pack_four_bits(const Row &row, const Column &column, int first, int end) {
         uint8_t *to = column.block(at);
         const uint16_t d = half_at(from);
         uint16_t m = half_at(from + 2);
-        if (!has_minimum && !negative_multiple(d, 3, &m)) return false;
+        if (has_minimum ? !is_finite(d) || !is_finite(m) : !negative_multiple(d, 3, &m)) return false;
         column.put_halves(to, d, m);
         const uint8_t *words = from + (has_minimum ? 4 : 2);
         for (int j = 0; j < 4; j++) {

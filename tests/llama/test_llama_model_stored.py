@@ -81,18 +81,20 @@ def test_a_packed_embedding_is_a_head_too() -> None:
     assert off_packed(logits(loaded(source, quantization="stored")), right) < TIES
 
 
-def test_damaged_blocks_are_told() -> None:
-    """A scale that is not finite."""
+@pytest.mark.parametrize(("type_name", "at"), [("Q8_0", 0), ("Q4_0", 0), ("Q4_1", 0), ("Q4_1", 2)])
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_damaged_blocks_are_told(type_name: str, at: int, number: float) -> None:
+    """A scale or minimum that is not finite."""
 
     class Damaged(StoredWeights):
         def stored_tensors(self):  # type: ignore[no-untyped-def]
             for tensor in super().stored_tensors():
                 rows = tensor.rows.copy()
                 if "down" in tensor.name:
-                    rows[0, :2] = np.array([np.inf], np.float16).view(np.uint8)
+                    rows[0, at : at + 2] = np.array([number], np.float16).view(np.uint8)
                 yield type(tensor)(name=tensor.name, type_name=tensor.type_name, shape=tensor.shape, rows=rows)
 
-    good = stored(reference("llama", **SIZES), lambda name: "Q8_0")
+    good = stored(reference("llama", **SIZES), lambda name: type_name)
     with pytest.raises(ValueError, match=r"down_proj.*damaged"):
         packed(Damaged(**vars(good)), "stored")
 
