@@ -65,7 +65,7 @@ void add_layer(PagedAttention &self, int num_heads, int num_kv_heads, int key_di
             throw py::value_error("layer " + std::to_string(from_layer) + " has no cache of this shape to read");
         layer.device = source.device;
         layer.host = source.host;
-    } else if (device_bytes < size_t(self.num_blocks()) * layer.shape.block_bytes || host_bytes < size_t(self.num_host_blocks()) * layer.shape.block_bytes) {
+    } else if (device_bytes / layer.shape.block_bytes < size_t(self.num_blocks()) || host_bytes / layer.shape.block_bytes < size_t(self.num_host_blocks())) {
         throw py::value_error("a layer's pools have " + std::to_string(device_bytes) + " and " + std::to_string(host_bytes) + " bytes; its blocks have " +
                               std::to_string(layer.shape.block_bytes) + " each");
     }

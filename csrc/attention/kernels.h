@@ -15,6 +15,7 @@ namespace corekit {
 constexpr int partition_length = 256;
 constexpr int half_length = 8; // positions that lie side by side in a block whatever its size; two halves fill a vector
 constexpr int max_dim = 1024;
+constexpr int max_rows_at_once = 6; // of any instruction set
 
 enum class Number : int { f32, bf16 };
 
@@ -69,7 +70,15 @@ struct Tile {
 // What is known of a query so far: value_lanes sums, then the maximum of its scores and the sum of its weights.
 constexpr float no_score = -1e29f; // the maximum of nothing; scores that are masked lie further below
 static inline size_t state_floats(const Shape &shape) { return size_t(shape.value_lanes) + 16; }
-static inline size_t scratch_bytes(const Shape &shape) { return size_t(4) * partition_length * 4 + size_t(half_length) * shape.value_lanes * 8; }
+
+// What a thread needs besides: scores of the rows at once, two halves of values, and a partition as floats.
+static inline size_t scores_bytes() { return size_t(max_rows_at_once) * partition_length * 4; }
+static inline size_t edges_bytes(const Shape &shape) { return size_t(2) * half_length * shape.value_lanes * 4; }
+static inline size_t scratch_bytes(const Shape &shape) {
+    const size_t floats = shape.cache == Number::f32 ? 0 : size_t(partition_length) * (shape.key_dim + shape.value_lanes);
+    return scores_bytes() + edges_bytes(shape) + floats * 4;
+}
+
 
 struct AttentionKernels {
     // The queries of a tile as floats: token by token, head by head from first_head on.

@@ -16,11 +16,6 @@ size_t float_bytes(size_t count) { return (count * 4 + 63) / 64 * 64; }
 
 } // namespace
 
-uint8_t *Aligned::at_least(size_t bytes) {
-    if (bytes_.size() < bytes + 64) bytes_ = std::vector<uint8_t>(bytes + 64);
-    return reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(bytes_.data()) + 63) / 64 * 64);
-}
-
 PagedAttention::PagedAttention(corekit_pool *pool, InstructionSet set, Number cache, int block_size, int64_t num_blocks, int64_t num_host_blocks)
     : pool_(pool), kernels_(attention_kernels(set)), cache_(cache), limits_{block_size, num_blocks, pool ? pool->num_threads : 0},
       num_host_blocks_(num_host_blocks) {
@@ -30,7 +25,7 @@ PagedAttention::PagedAttention(corekit_pool *pool, InstructionSet set, Number ca
     if (block_size < half_length || block_size % half_length || block_size > 4096)
         refuse("block_size " + std::to_string(block_size) + " is not a multiple of 8 up to 4096");
     if (num_blocks < 1 || num_blocks > INT32_MAX || num_host_blocks < 0) refuse("a pool needs 1 to 2^31 - 1 blocks");
-    scratch_ = std::vector<Aligned>(size_t(pool->num_threads));
+    scratch_ = std::vector<Buffer<uint8_t>>(size_t(pool->num_threads));
 }
 
 void PagedAttention::measure(Shape *shape) {
@@ -76,7 +71,7 @@ struct PagedAttention::Running {
     const Plan *plan;
     const WorkList *list;
     const Inputs *inputs;
-    float *states;     // of parts: [part, kv head, queries of a tile, state_floats]
+    float *states;      // of parts: [part, kv head, queries of the largest, state_floats]
     size_t part_floats; // of one part and kv head
     std::atomic<size_t> next_work{0}, next_split{0};
 };
@@ -100,10 +95,11 @@ void PagedAttention::run(size_t at, const Plan &plan, const Inputs &inputs) {
     running.list = &plan.work(view_of_[at]);
     running.inputs = &inputs;
     const size_t tile_numbers = size_t(tile_queries(shape.group)) * shape.group;
-    running.part_floats = running.list->num_parts ? tile_numbers * state_floats(shape) : 0;
-    running.states = reinterpret_cast<float *>(states_.at_least(running.part_floats * running.list->num_parts * shape.num_kv_heads * sizeof(float)));
+    running.part_floats = size_t(running.list->part_queries) * shape.group * state_floats(shape);
+    states_.reserve(running.part_floats * size_t(running.list->num_parts) * size_t(shape.num_kv_heads));
+    running.states = states_.at();
     const size_t tile_bytes = float_bytes(tile_numbers * shape.key_dim) + tile_numbers * state_floats(shape) * 4;
-    for (Aligned &scratch : scratch_) scratch.at_least(scratch_bytes(shape) + tile_bytes);
+    for (Buffer<uint8_t> &scratch : scratch_) scratch.reserve(scratch_bytes(shape) + tile_bytes);
     const size_t row_bytes = size_t(asked.num_heads) * shape.value_dim * (inputs.query.number == Number::bf16 ? 2 : 4);
     const size_t padding = size_t(plan.first_padding()) * row_bytes;
     std::memset(static_cast<uint8_t *>(inputs.out) + padding, 0, size_t(plan.num_tokens()) * row_bytes - padding);
@@ -153,7 +149,7 @@ void PagedAttention::attend(const Running &running, size_t at, size_t next, int 
     const int head = int(at % size_t(shape.num_kv_heads));
     const Work &work = running.list->works[at / size_t(shape.num_kv_heads)];
     const int numbers = work.num_queries * shape.group;
-    uint8_t *scratch = self.scratch_[size_t(thread)].at_least(0);
+    uint8_t *scratch = self.scratch_[size_t(thread)].at();
     float *queries = reinterpret_cast<float *>(scratch + scratch_bytes(shape));
     float *states = queries + float_bytes(size_t(numbers) * shape.key_dim) / sizeof(float);
     if (work.part >= 0) states = running.states + (size_t(work.part) * shape.num_kv_heads + head) * running.part_floats;
@@ -175,7 +171,7 @@ void PagedAttention::join(const Running &running, const Split &split, int head, 
     PagedAttention &self = *running.self;
     const Shape &shape = running.layer->shape;
     const int numbers = split.num_queries * shape.group;
-    float *states = reinterpret_cast<float *>(self.scratch_[size_t(thread)].at_least(0));
+    float *states = reinterpret_cast<float *>(self.scratch_[size_t(thread)].at());
     self.kernels_.clear(shape, states, numbers);
     for (int part = split.part; part < split.part + split.num_parts; part++)
         self.kernels_.join(shape, states, running.states + (size_t(part) * shape.num_kv_heads + head) * running.part_floats, numbers);

@@ -10,6 +10,7 @@
 #include "attention/kernels.h"
 #include "attention/plan.h"
 #include "corekit/pool.h"
+#include "simd/buffer.h"
 
 namespace corekit {
 
@@ -30,15 +31,6 @@ struct Inputs {
 
 struct BlockCopy {
     int64_t source, source_on_host, target, target_on_host;
-};
-
-// 64-byte aligned memory that only grows.
-class Aligned {
-public:
-    uint8_t *at_least(size_t bytes);
-
-private:
-    std::vector<uint8_t> bytes_;
 };
 
 // Calls may come from any thread; they take turns.
@@ -77,8 +69,8 @@ private:
     std::vector<View> views_;
     std::vector<size_t> view_of_;
     std::mutex turn_;
-    std::vector<Aligned> scratch_; // of each thread
-    Aligned states_;
+    std::vector<Buffer<uint8_t>> scratch_; // of each thread
+    Buffer<float> states_;                 // of parts of tiles
 };
 
 } // namespace corekit

@@ -1,4 +1,4 @@
-// One partition of keys and values for at most max_rows queries at once: scores, softmax, weighted sum.
+// One partition of keys and values for a few queries at once: scores, softmax, weighted sum.
 #pragma once
 
 #include "attention/states.h"
@@ -7,13 +7,17 @@
 namespace corekit {
 namespace COREKIT_LEVEL {
 
-// What fits the registers: rows times vectors of scores, and of values. A row's sums have the same order whatever fits.
+// What fits the registers: rows times vectors of scores, and of values; more rows where words are floats already. A row's sums have the
+// same order whatever fits.
 #if defined(__AVX512F__)
-constexpr int max_rows = 4, max_score_vectors = 4, max_value_vectors = 4;
+template <class Words> constexpr int max_rows = Words::numbers == 1 ? 6 : 4;
+constexpr int max_score_vectors = 4, max_value_vectors = 4;
 #elif defined(__AVX2__)
-constexpr int max_rows = 3, max_score_vectors = 1, max_value_vectors = 2;
+template <class Words> constexpr int max_rows = 3;
+constexpr int max_score_vectors = 1, max_value_vectors = 2;
 #else // sixteen lanes are many registers, and to unroll more of them takes compilers minutes
-constexpr int max_rows = 1, max_score_vectors = 1, max_value_vectors = 1;
+template <class Words> constexpr int max_rows = 1;
+constexpr int max_score_vectors = 1, max_value_vectors = 1;
 #endif
 constexpr int num_halves = partition_length / half_length;
 constexpr float masked = -1e30f;
@@ -27,7 +31,7 @@ struct Places {
 
 // Positions of the partition that each row sees: first .. end - 1, none if end <= first; and the range of all.
 struct Seen {
-    int first[max_rows], end[max_rows];
+    int first[max_rows_at_once], end[max_rows_at_once];
     int first_of_all, end_of_all;
 };
 

@@ -8,7 +8,7 @@ namespace corekit {
 
 namespace {
 
-constexpr int tile_rows = 48; // queries times heads that share one reading of keys and values
+constexpr int tile_rows = 96; // queries times heads that share one reading of keys and values
 constexpr int64_t max_length = int64_t(1) << 30;
 
 [[noreturn]] void refuse(const std::string &why) { throw std::invalid_argument(why); }
@@ -90,6 +90,7 @@ WorkList Plan::list(const View &view, const Limits &limits) const {
             continue;
         }
         made.splits.push_back({work->first_token, work->num_queries, made.num_parts, num_parts});
+        made.part_queries = std::max(made.part_queries, work->num_queries);
         for (int at = 0; at < num_parts; at++) {
             Work part = *work;
             part.first_partition += at;

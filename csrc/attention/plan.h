@@ -35,6 +35,7 @@ struct WorkList {
     std::vector<Work> works; // long ones first
     std::vector<Split> splits;
     int num_parts = 0;
+    int part_queries = 0; // at most, of a part
 };
 
 // Addresses of int64 numbers as the step's tensors have them.

@@ -3,6 +3,7 @@
 #include "attention/tile.h"
 
 #include "attention/partition.h"
+#include "attention/widen.h"
 
 namespace corekit {
 namespace COREKIT_LEVEL {
@@ -53,34 +54,44 @@ static bool find_seen(const Shape &shape, const Tile &tile, int first_row, int r
     return seen->end_of_all > 0;
 }
 
-template <class Words, bool whole, bool ahead>
-static void attend_some(const Shape &shape, const Places &places, const Seen &seen, int rows, const float *query, float *states, const Work &work) {
-    if (rows == 1) return attend_rows<Words, 1, whole, ahead>(shape, places, seen, query, states, work);
-    if constexpr (max_rows >= 3) {
-        if (rows == 2) return attend_rows<Words, 2, whole, ahead>(shape, places, seen, query, states, work);
-        if (rows == 3) return attend_rows<Words, 3, whole, ahead>(shape, places, seen, query, states, work);
+template <class Words, int rows, bool whole, bool ahead>
+static void attend_some(const Shape &shape, const Places &places, const Seen &seen, int asked, const float *query, float *states, const Work &work) {
+    if constexpr (rows > 0) {
+        if (asked == rows) attend_rows<Words, rows, whole, ahead>(shape, places, seen, query, states, work);
+        else attend_some<Words, rows - 1, whole, ahead>(shape, places, seen, asked, query, states, work);
     }
-    if constexpr (max_rows >= 4) return attend_rows<Words, 4, whole, ahead>(shape, places, seen, query, states, work);
 }
 
-// The place for tiles of AMX: sixteen rows of a tile at once, rounded to bfloat16, scores by TDPBF16PS from keys as they lie (rows of
-// pairs of dims), and sums from values as they lie (rows of pairs of positions).
-template <class Words, bool whole> static void attend_as(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch) {
-    if (tile.stretch.end <= tile.stretch.begin) return;
-    Places places;
-    find_places(shape, tile.stretch, next, &places);
-    const size_t scores_bytes = sizeof(float) * partition_length * max_rows;
-    const Work work = {reinterpret_cast<float(*)[partition_length]>(scratch), scratch + scores_bytes};
+// A tile's rows, a few at a time: as many each time as can be, so that none is left to a last time of few.
+template <class Words, bool whole, bool ahead>
+static void attend_all(const Shape &shape, const Tile &tile, const Places &places, float *states, const Work &work) {
+    constexpr int most = max_rows<Words>;
     const int num_rows = tile.num_queries * shape.group;
-    for (int row = 0; row < num_rows; row += max_rows) {
-        const int rows = num_rows - row < max_rows ? num_rows - row : max_rows;
+    for (int row = 0, rows; row < num_rows; row += rows) {
+        const int times = (num_rows - row + most - 1) / most;
+        rows = (num_rows - row + times - 1) / times;
         Seen seen;
         if (!find_seen(shape, tile, row, rows, &seen)) continue;
         const float *query = tile.queries + size_t(row) * shape.key_dim;
         float *to = states + row * state_floats(shape);
-        if (row == 0 && max_rows > 1) attend_some<Words, whole, (max_rows > 1)>(shape, places, seen, rows, query, to, work);
-        else attend_some<Words, whole, false>(shape, places, seen, rows, query, to, work);
+        if (row == 0 && ahead && most > 1) attend_some<Words, most, whole, (ahead && most > 1)>(shape, places, seen, rows, query, to, work);
+        else attend_some<Words, most, whole, false>(shape, places, seen, rows, query, to, work);
     }
+}
+
+template <class Words, bool whole> static void attend_as(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch) {
+    if (tile.stretch.end <= tile.stretch.begin) return;
+    Places places;
+    find_places(shape, tile.stretch, next, &places);
+    const Work work = {reinterpret_cast<float(*)[partition_length]>(scratch), scratch + scores_bytes()};
+    if constexpr (Words::numbers > 1) {
+        if (tile.num_queries * shape.group >= least_widened) {
+            float *to = reinterpret_cast<float *>(scratch + scores_bytes() + edges_bytes(shape));
+            const Places widened = widen<Words, whole>(shape, places, (tile.stretch.end - tile.stretch.begin + 15) / 16, to);
+            return attend_all<Floats, true, false>(as_widened(shape), tile, widened, states, work);
+        }
+    }
+    attend_all<Words, whole, true>(shape, tile, places, states, work);
 }
 
 void attend(const Shape &shape, const Tile &tile, const Stretch &next, float *states, uint8_t *scratch) {

@@ -11,7 +11,7 @@
 
 #include "corekit/pool.h"
 #include "linear/kernels.h"
-#include "llama/buffer.h"
+#include "simd/buffer.h"
 #include "llama/elementwise.h"
 #include "llama/kv_place.h"
 #include "llama/packed_matrix.h"

@@ -10,7 +10,7 @@
 
 #include "linear/kernels.h"
 #include "linear/stored.h"
-#include "llama/buffer.h"
+#include "simd/buffer.h"
 #include "llama/packed_matrix.h"
 
 namespace py = pybind11;

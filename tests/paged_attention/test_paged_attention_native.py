@@ -78,6 +78,14 @@ def test_layers_that_do_not_fit(changes: dict[str, Any], words: str) -> None:
         with_layer(**changes)
 
 
+def test_a_pool_of_more_bytes_than_numbers_count() -> None:
+    """2^27 blocks of 2^37 bytes are 2^64, which is no reason to take them for none."""
+    made, address = attention(block_size=4096, num_blocks=1 << 27, num_host_blocks=0), MEMORY.ctypes.data
+    wide = {**LAYER, "num_heads": 4096, "num_kv_heads": 4096, "key_dim": 1024, "value_dim": 1024}
+    with pytest.raises(ValueError, match="bytes"):
+        made.add_layer(**wide, from_layer=-1, device=address, device_bytes=4 * BLOCK_BYTES, host=0, host_bytes=0)
+
+
 def planned(made: Any, **changes: Any) -> Any:
     """A row of 10 positions, of which 2 are new, and a decode at position 4."""
     given = {"num_rows": 2, "num_tokens": 3, "starts": [0, 2, 3], "seq_lens": [10, 5], "blocks": [[1, 2], [3, 0]], "slots": [16, 17, -1], **changes}
