@@ -97,13 +97,13 @@ class DeepLaw(Law):
     pass
 
 
-Law.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+Law.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 DeepLaw.TestCase.settings = settings(Law.TestCase.settings, max_examples=200)
 TestLaw = Law.TestCase
 TestDeepLaw = pytest.mark.slow(DeepLaw.TestCase)
 
 
-@pytest.mark.parametrize("first", [*range(0, 200, 50), *(pytest.param(first, marks=pytest.mark.slow) for first in range(200, 500, 50))])
+@pytest.mark.parametrize("first", [*range(0, 400, 50), *(pytest.param(first, marks=pytest.mark.slow) for first in range(400, 800, 50))])
 def test_the_law_holds_on_random_walks(first: int) -> None:
     met: Counter[str] = Counter()
     for seed in range(first, first + 50):
