@@ -26,7 +26,7 @@ from .errors import CorekitError, EngineDead, InvalidRequest, Overloaded, Reques
 from .executor import Admission, Executor, RowInput, RowMasks, StepInput, StepResult, Worker, WorkerFactory
 from .frontend import EngineClient, EngineStats, Frontend, Health, ModelFacts, SupportsBind
 from .hookspecs import GROUP, hookimpl
-from .http_route import HttpRoute, Route
+from .http_route import HttpRoute, Route, SupportsRoutes
 from .logits_processor import LogitsProcessor, NewSample, RowProcessor
 from .model import (
     Attend,
@@ -42,7 +42,7 @@ from .model import (
     WeightSource,
     eos_token_ids,
 )
-from .observer import Observer, RequestStats, StepStats
+from .observer import Observer, RequestStats, StepStats, SupportsObservers
 from .ordering import WaitingOrder, plan_in_order
 from .provider import BuildContext, Provider, never
 from .sampler import Biases, Logprobs, Penalties, Sampled, Sampler, SamplingBatch, SupportsLogprobs
@@ -137,8 +137,10 @@ __all__ = [
     "SupportsEvictionSink",
     "SupportsKvWrite",
     "SupportsLogprobs",
+    "SupportsObservers",
     "SupportsPrefixCache",
     "SupportsQuantization",
+    "SupportsRoutes",
     "SupportsStored",
     "SupportsSwap",
     "SupportsThreadPool",

@@ -20,6 +20,7 @@ class ModelFacts:
     """Other names that requests may use."""
     source: str
     max_model_len: int
+    """Tokens of prompt and answer together. While the engine loads: what is configured; the pool may turn out to hold less."""
     vocab_size: int
     supports_logprobs: bool
     created: int
@@ -62,9 +63,12 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether the engine can answer; `reason` says in words why it cannot."""
+    """Whether the engine can answer; `reason` says in words why it cannot.
 
-    state: Literal["ready", "dead"]
+    "loading": there is no engine yet; a request is refused with Overloaded. It becomes "ready", or "dead" when it cannot load.
+    """
+
+    state: Literal["loading", "ready", "dead"]
     reason: str = ""
 
 
@@ -72,7 +76,9 @@ class EngineClient(Protocol):
     """A frontend's whole world. Used from one asyncio event loop; the engine may be a thread or another process."""
 
     @property
-    def model(self) -> ModelFacts: ...
+    def model(self) -> ModelFacts:
+        """Read it anew for each request: it is final once the engine is ready."""
+        ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .frontend import EngineClient
 
@@ -23,5 +23,14 @@ class HttpRoute(Protocol):
     """Adds paths to the HTTP frontends; reaches the engine through the client alone."""
 
     def routes(self, client: EngineClient) -> Sequence[Route]:
-        """The routes to add. A path that the frontend has already is an error at composition."""
+        """The routes to add, asked for once, at composition: the client may still be loading. A path that is taken is an error."""
+        ...
+
+
+@runtime_checkable
+class SupportsRoutes(Protocol):
+    """Optional, of frontends that speak HTTP: takes the routes of `http_route` parts."""
+
+    def add_routes(self, routes: Sequence[Route], *, of: str) -> None:
+        """Called at composition, once a part, which `of` names. Raises ValueError for a path that is taken, naming both who have it."""
         ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .block_allocator import AllocatorStats
 from .types import FinishReason
@@ -52,6 +53,9 @@ class RequestStats:
     queue_seconds: float | None
     first_token_seconds: float | None
     total_seconds: float
+    max_tokens: int = 0
+    """What each sample might have generated: as asked for, or what the context left."""
+    tenant: str = ""
 
 
 class Observer(Protocol):
@@ -63,3 +67,13 @@ class Observer(Protocol):
     def on_step(self, stats: StepStats) -> None: ...
 
     def on_request(self, stats: RequestStats) -> None: ...
+
+
+@runtime_checkable
+class SupportsObservers(Protocol):
+    """Optional, of frontends: parts of it hear about steps and requests, as if the configuration had named them."""
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """Read once, at composition."""
+        ...

@@ -21,6 +21,7 @@ from .signals import Stopped, run_until_signal, stopping
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
+    from corekit.compose.composition import Composition
 
 
 log = logging.getLogger(__name__)
@@ -72,23 +73,16 @@ def serve(
                 from corekit.compose.ahead import load_ahead
 
                 load_ahead()
-                from corekit.compose.assemble import finish
+                from corekit.compose.assemble import bind
                 from corekit.compose.composition import compose
 
                 composition = compose(config, clock=time.monotonic, progress=draws_bars())
             adopt()
             _reached("composed")
-            with failing(LOAD, debug=debug):
-                assembly = finish(composition, bind=True)
-            adopt()
-            give_back()
-            _reached("loaded")
-            try:
-                with failing(FAILED, debug=debug):
-                    run_until_signal(_serve(assembly), lambda: _stopping(assembly))
-            finally:
-                with failing(FAILED, debug=debug):
-                    assembly.close()
+            with failing(CONFIG, debug=debug):
+                bind(composition.frontends)
+            with failing(FAILED, debug=debug):
+                run_until_signal(_serve(composition, debug), lambda: _stopping(composition))
     except Stopped:
         return  # that is how a server ends
 
@@ -98,24 +92,37 @@ def _reached(stage: str) -> None:
     log.debug("start-up: %s", stage, extra={"stage": stage})
 
 
-async def _serve(assembly: Assembly) -> None:
-    for line in assembly.summary()[:2]:
-        say(line)
-    for line in _listening(assembly):
-        say(line)
+async def _serve(composition: Composition, debug: bool) -> None:
+    from corekit.compose.assemble import finish
+    from corekit.compose.serving import serve_from_the_start
+
+    def load() -> Assembly:
+        with failing(LOAD, debug=debug):
+            return finish(composition)
+
     try:
-        await assembly.serve()
+        await serve_from_the_start(composition, load, _ready)
     except OSError as error:
         raise BindError(error.strerror or str(error)) from error
 
 
-def _stopping(assembly: Assembly) -> str:
+def _ready(assembly: Assembly) -> None:
+    adopt()
+    give_back()
+    _reached("loaded")
+    for line in assembly.summary()[:2]:
+        say(line)
+    for line in _listening(assembly):
+        say(line)
+
+
+def _stopping(composition: Composition) -> str:
     """What the end waits for."""
-    stats = assembly.client.stats()
+    stats = composition.client.stats()
     counts = [f"{count} {state}" for count, state in ((stats.num_running, "running"), (stats.num_waiting, "waiting")) if count]
     if not counts:
         return "stopping"
-    times = [part.options.shutdown_seconds for part in assembly.composition.chosen["frontend"] if hasattr(part.options, "shutdown_seconds")]
+    times = [part.options.shutdown_seconds for part in composition.chosen["frontend"] if hasattr(part.options, "shutdown_seconds")]
     limit = f"up to {max(times):g} s for " if times else ""
     answers = "answer" if stats.num_running + stats.num_waiting == 1 else "answers"  # one request may have several
     return f"stopping: {limit}{' and '.join(counts)} {answers}; Ctrl-C again stops at once"

@@ -5,15 +5,13 @@ Knows what belongs together and in which order; nothing of what a step is.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from corekit.api import BlockAllocator, Executor, Frontend, KvPlan, ModelFacts, SchedulerPolicy, SupportsBind, SupportsLogprobs, SupportsSwap
+from corekit.api import BlockAllocator, Executor, Frontend, KvPlan, SchedulerPolicy, SupportsBind, SupportsSwap
 from corekit.engine.blocks import CopyJournal
 from corekit.engine.client import Client
 from corekit.engine.collector import Collector
@@ -46,6 +44,7 @@ def assemble(
     frontends: Sequence[object] | None = None,
     logits_processors: Sequence[object] | None = None,
     observers: Sequence[object] | None = None,
+    http_routes: Sequence[object] | None = None,
     catalog: Catalog | None = None,
     environ: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -67,15 +66,14 @@ def assemble(
         "frontend": frontends,
         "logits_processor": logits_processors,
         "observer": observers,
+        "http_route": http_routes,
     }
     return finish(compose(config, given=given, catalog=catalog, environ=environ, clock=clock, progress=progress))
 
 
-def finish(composition: Composition, *, bind: bool = False) -> Assembly:
-    """Load weights and build what needs them. bind: take the frontends' addresses first, so that a busy port costs no loading."""
+def finish(composition: Composition) -> Assembly:
+    """Load weights and build what needs them. The frontends' client becomes that of the engine."""
     context, config = composition.context, composition.config
-    if bind:
-        _bind(composition.frontends)
     factory = RankFactory(
         context=context,
         model=composition.one("model"),
@@ -92,10 +90,12 @@ def finish(composition: Composition, *, bind: bool = False) -> Assembly:
         engine = Engine(scheduler, executor, observers=composition.observers, clock=context.clock)
         client = _client(composition, engine, pool)
         undo.pop_all()
+    composition.client.become(client)
     return Assembly(composition=composition, engine=engine, executor=executor, client=client, frontends=composition.frontends, pool=pool)
 
 
-def _bind(frontends: Sequence[Frontend]) -> None:
+def bind(frontends: Sequence[Frontend]) -> None:
+    """Take the frontends' addresses, so that a busy port costs no loading. Raises BindError, and ConfigError where there is none."""
     if not frontends:
         raise ConfigError(NOTHING_TO_SERVE)
     for frontend in frontends:
@@ -172,17 +172,7 @@ def _scheduler(composition: Composition, executor: Executor, pool: Pool, stack: 
 
 def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
     context, table = composition.context, composition.config.scheduler
-    source = composition.source.name
-    name = composition.one("model").name if composition.source.format == "none" else _short_name(source)
-    facts = ModelFacts(
-        name=name,
-        aliases=(source,) if source not in (name, "none") else (),
-        source=source,
-        max_model_len=pool.largest_context,  # what is promised must fit
-        vocab_size=composition.spec.vocab_size,
-        supports_logprobs=isinstance(composition.sampler, SupportsLogprobs),
-        created=int(time.time()),
-    )
+    facts = replace(composition.client.model, max_model_len=pool.largest_context)  # what is promised must fit
     return Client(
         engine,
         tokenizer=composition.tokenizer,
@@ -195,11 +185,3 @@ def _client(composition: Composition, engine: Engine, pool: Pool) -> Client:
         clock=context.clock,
         collector=Collector(),
     )
-
-
-def _short_name(source: str) -> str:
-    """What a caller is likely to type: the name of a folder, file or package, a hub id as it is."""
-    if source.startswith("pypi:"):
-        return re.split("[=#]", source.removeprefix("pypi:"))[0]
-    path = Path(source)
-    return (path.stem if path.suffix == ".gguf" else path.name) if path.exists() else source

@@ -12,6 +12,7 @@ from corekit.engine.engine import Engine
 from .composition import Composition
 from .config import Config
 from .errors import ConfigError
+from .frontends import run_frontends
 from .load_log import LoadLog
 from .memory import Pool
 from .parts import Part
@@ -56,18 +57,20 @@ class Assembly:
         """Run every frontend until cancelled, or until one fails: then the others end too. Starts the engine."""
         if not self.frontends:
             raise ConfigError(NOTHING_TO_SERVE)
+        await self.accompany(asyncio.ensure_future(run_frontends(self.frontends, self.composition.client)))
+
+    async def accompany(self, serving: asyncio.Future[None]) -> None:
+        """Run the engine while frontends serve, which end with this: its log of loads is written meanwhile."""
         self.start()
-        running = [asyncio.ensure_future(frontend.serve(self.client)) for frontend in self.frontends]
         beside = [asyncio.ensure_future(LoadLog(self.client, clock=self.composition.context.clock).run())] if self.config.engine.log_stats else []
         try:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving})
         finally:
-            for task in (*running, *beside):
+            for task in (serving, *beside):
                 task.cancel()
-            await asyncio.wait([*running, *beside])
-        for task in running:
-            if not task.cancelled():
-                task.result()
+            await asyncio.wait({serving, *beside})
+        if not serving.cancelled():
+            serving.result()
 
     def close(self) -> None:
         """End the engine and its executor; requests that are alive end with an error. A second call does nothing."""

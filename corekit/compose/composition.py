@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from corekit.api import BuildContext, Frontend, LogitsProcessor, Model, ModelSpec, Observer, Sampler, Tokenizer, WeightSource
+from corekit.api import (
+    BuildContext,
+    Frontend,
+    LogitsProcessor,
+    Model,
+    ModelSpec,
+    Observer,
+    Sampler,
+    SupportsObservers,
+    Tokenizer,
+    WeightSource,
+)
 from corekit.weights import open_source
 
 from . import surroundings
@@ -18,7 +29,10 @@ from .catalog import Catalog, build_catalog
 from .config import Config, load
 from .discovery import discover, missing_requirements, unknown_blocks
 from .errors import ConfigError, ended
+from .facts import model_facts
 from .parts import Part, Wish, check_refusals, settle, settle_all, wishes
+from .pending import PendingClient
+from .routes import mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +50,9 @@ class Composition:
     frontends: tuple[Frontend, ...] = field(repr=False)
     processors: tuple[LogitsProcessor, ...] = field(repr=False)
     observers: tuple[Observer, ...] = field(repr=False)
+    """Those of the configuration, then those of the frontends."""
+    client: PendingClient = field(repr=False)
+    """What the frontends have: it loads until there is an engine."""
     chosen: Mapping[str, tuple[Part, ...]]
     """Slot -> its parts; the allocator's layers top to bottom."""
     fallback: Part
@@ -146,6 +163,10 @@ def _choose(
     context = replace(context, tokenizer=tokenizer)
     fallback = settle(Wish(slot="scheduler_policy", name="fcfs", place="the fallback policy"), catalog, config, environ, context)
     assert fallback is not None
+    client = PendingClient(model_facts(source, model_part, context, sampler), tokenizer)
+    frontends: tuple[Frontend, ...] = tuple(part.build(context) for part in chosen["frontend"])
+    mount(chosen["http_route"], context, client, frontends)
+    observers: tuple[Observer, ...] = tuple(part.build(context) for part in chosen["observer"])
     return Composition(
         config=config,
         catalog=catalog,
@@ -155,9 +176,10 @@ def _choose(
         model=model,
         sampler=sampler,
         tokenizer=tokenizer,
-        frontends=tuple(part.build(context) for part in chosen["frontend"]),
+        frontends=frontends,
         processors=tuple(part.build(context) for part in chosen["logits_processor"]),
-        observers=tuple(part.build(context) for part in chosen["observer"]),
+        observers=(*observers, *(observer for frontend in frontends if isinstance(frontend, SupportsObservers) for observer in frontend.observers)),
+        client=client,
         chosen=chosen,
         fallback=fallback,
     )

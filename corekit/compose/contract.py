@@ -18,7 +18,9 @@ from corekit.api import (
     SupportsDrafts,
     SupportsEvictionSink,
     SupportsLogprobs,
+    SupportsObservers,
     SupportsPrefixCache,
+    SupportsRoutes,
     SupportsSwap,
 )
 
@@ -33,6 +35,8 @@ OPTIONAL: tuple[tuple[str, type], ...] = (
     ("block_allocator", SupportsAudit),
     ("sampler", SupportsLogprobs),
     ("frontend", SupportsBind),
+    ("frontend", SupportsObservers),
+    ("frontend", SupportsRoutes),
     ("model", SupportsDrafts),
 )
 """Abilities that the engine looks for once; who has one must have it right."""

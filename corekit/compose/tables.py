@@ -187,7 +187,7 @@ class Tables(Table):
     frontend: Annotated[tuple[ListedChoice, ...], Strict(False)] = (ListedChoice(use="openai-http"),)
     observer: Annotated[tuple[ListedChoice, ...], Strict(False)] = ()
     logits_processor: Annotated[tuple[ListedChoice, ...], Strict(False)] = ()
-    http_route: NoParts = ()
+    http_route: Annotated[tuple[ListedChoice, ...], Strict(False)] = ()
     tool_format: NoParts = ()
     plugins: PluginsTable = PluginsTable()
 

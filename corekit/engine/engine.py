@@ -294,6 +294,8 @@ class Engine:
                 queue_seconds=since(group.admitted_time),
                 first_token_seconds=since(group.first_token_time),
                 total_seconds=now - asked.arrival_time,
+                max_tokens=asked.max_tokens,
+                tenant=asked.tenant,
             ),
         )
 

@@ -31,10 +31,11 @@ from .wire import ModelCard, ModelList
 class Pages:
     """The routes that read what is known already."""
 
-    def __init__(self, client: EngineClient, options: HttpOptions, meters: Meters) -> None:
+    def __init__(self, client: EngineClient, options: HttpOptions, meters: Meters, drain: Drain) -> None:
         self._client = client
         self._options = options
         self._meters = meters
+        self._drain = drain
 
     async def models(self, request: Request) -> Response:
         return _json(ModelList(data=[self._card(name) for name in served_names(self._client.model, self._options)]))
@@ -46,10 +47,22 @@ class Pages:
 
     async def health(self, request: Request) -> Response:
         """200 as long as the engine lives, while draining too: a server that finishes its work is not to be restarted."""
+        self._check_engine()
+        return _json({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """200 while new work is taken."""
+        self._check_engine()
+        if self._drain.begun:
+            raise unavailable("This server is stopping and takes no new work", "draining")
+        return _json({"status": "ready"})
+
+    def _check_engine(self) -> None:
         health = self._client.health()
+        if health.state == "loading":
+            raise unavailable("The model is still loading", "loading")
         if health.state == "dead":
             raise unavailable(f"The engine is dead: {health.reason or 'no reason given'}", "engine_dead")
-        return _json({"status": "ok"})
 
     async def version(self, request: Request) -> Response:
         try:
@@ -66,7 +79,7 @@ class Pages:
 
 
 def routes(client: EngineClient, options: HttpOptions, meters: Meters, drain: Drain) -> list[Route]:
-    pages = Pages(client, options, meters)
+    pages = Pages(client, options, meters, drain)
     completions = Exchange(client, options, meters, drain, read=completion_job, shape=CompletionShape)
     chat = Exchange(client, options, meters, drain, read=chat_job, shape=ChatShape)
     return [
@@ -75,6 +88,8 @@ def routes(client: EngineClient, options: HttpOptions, meters: Meters, drain: Dr
         Route("/v1/completions", completions, methods=["POST"], name="completions"),
         Route("/v1/chat/completions", chat, methods=["POST"], name="chat_completions"),
         Route("/health", pages.health),
+        Route("/ready", pages.ready),
+        Route("/ping", pages.health, methods=["GET", "POST"]),
         Route("/version", pages.version),
         Route("/metrics", pages.metrics),
     ]

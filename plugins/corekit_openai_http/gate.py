@@ -17,7 +17,7 @@ from .metrics import Meters
 from .options import HttpOptions
 from .reply import JSON
 
-OPEN_PATHS = frozenset({"/health", "/version"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version"})
 """The only paths that need no key: all others do, known or not."""
 
 
