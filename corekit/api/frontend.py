@@ -63,13 +63,12 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether the engine can answer; `reason` says in words why it cannot.
+    """Whether the engine can answer; `reason` says in words why it cannot."""
 
-    "loading": there is no engine yet; a request is refused with Overloaded. It becomes "ready", or "dead" when it cannot load.
-    """
-
-    state: Literal["loading", "ready", "dead"]
+    state: Literal["ready", "dead"]
     reason: str = ""
+    loading: bool = False
+    """It cannot answer yet, and is likely to soon: until then a request is refused with Overloaded."""
 
 
 class EngineClient(Protocol):

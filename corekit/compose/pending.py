@@ -54,10 +54,11 @@ class PendingClient:
         return self._client.generate(prompt, params, request_id=request_id, priority=priority, tenant=tenant, deadline=deadline)
 
     async def _refused(self) -> AsyncGenerator[RequestOutput, None]:
-        if self._failure:
-            raise EngineDead(self._failure)
-        raise Overloaded("the model is still loading: try again in a moment")
-        yield  # pragma: no cover - makes it a generator, which raises when it is advanced
+        """As generators do, it raises when it is advanced."""
+        news: tuple[RequestOutput, ...] = ()
+        for output in news:
+            yield output
+        raise EngineDead(self._failure) if self._failure else Overloaded("the model is still loading: try again in a moment")
 
     def abort(self, request_id: str) -> bool:
         return self._client is not None and self._client.abort(request_id)
@@ -68,4 +69,4 @@ class PendingClient:
     def health(self) -> Health:
         if self._client is not None:
             return self._client.health()
-        return Health(state="dead", reason=self._failure) if self._failure else Health(state="loading")
+        return Health(state="dead", reason=self._failure or "the model is still loading", loading=not self._failure)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from .assembly import Assembly
 from .composition import Composition
@@ -21,8 +22,9 @@ async def serve_from_the_start(composition: Composition, load: Callable[[], Asse
     serving = asyncio.ensure_future(run_frontends(composition.frontends, composition.client))
     loading = _in_a_thread(load)
     assembly: Assembly | None = None
+    both: set[asyncio.Future[Any]] = {serving, loading}
     try:
-        await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             try:
                 assembly = loading.result()

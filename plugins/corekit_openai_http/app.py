@@ -1,11 +1,9 @@
-"""The table of routes, and the routes that do not generate."""
+"""The table of routes, and what the router says where there is none."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
 
-import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,98 +12,66 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from corekit.api import EngineClient
+from corekit import api
 
-from .drain import Drain
-from .errors import ApiError, unavailable
+from .errors import ApiError
 from .exchange import Exchange
 from .fields import cut
 from .gate import Gate
-from .metrics import Meters
-from .options import HttpOptions
-from .requests import chat_job, check_model, completion_job, served_names
+from .pages import page_routes
+from .requests import chat_job, completion_job
 from .shapes import ChatShape, CompletionShape
-from .wire import ModelCard, ModelList
+from .shared import Shared
+
+OWN_PATHS = (
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/models",
+    "/v1/models/{id}",
+    "/health",
+    "/ready",
+    "/ping",
+    "/version",
+    "/metrics",
+)
+"""As a client writes them, in the order of the table."""
 
 
-class Pages:
-    """The routes that read what is known already."""
-
-    def __init__(self, client: EngineClient, options: HttpOptions, meters: Meters, drain: Drain) -> None:
-        self._client = client
-        self._options = options
-        self._meters = meters
-        self._drain = drain
-
-    async def models(self, request: Request) -> Response:
-        return _json(ModelList(data=[self._card(name) for name in served_names(self._client.model, self._options)]))
-
-    async def model(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        check_model(name, self._client.model, self._options)
-        return _json(self._card(name))
-
-    async def health(self, request: Request) -> Response:
-        """200 as long as the engine lives, while draining too: a server that finishes its work is not to be restarted."""
-        self._check_engine()
-        return _json({"status": "ok"})
-
-    async def ready(self, request: Request) -> Response:
-        """200 while new work is taken."""
-        self._check_engine()
-        if self._drain.begun:
-            raise unavailable("This server is stopping and takes no new work", "draining")
-        return _json({"status": "ready"})
-
-    def _check_engine(self) -> None:
-        health = self._client.health()
-        if health.state == "loading":
-            raise unavailable("The model is still loading", "loading")
-        if health.state == "dead":
-            raise unavailable(f"The engine is dead: {health.reason or 'no reason given'}", "engine_dead")
-
-    async def version(self, request: Request) -> Response:
-        try:
-            return _json({"version": version("corekit")})
-        except PackageNotFoundError:
-            return _json({"version": "unknown"})
-
-    async def metrics(self, request: Request) -> Response:
-        return Response(self._meters.page(), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    def _card(self, name: str) -> ModelCard:
-        model = self._client.model
-        return ModelCard(id=name, created=model.created, max_model_len=model.max_model_len)
-
-
-def routes(client: EngineClient, options: HttpOptions, meters: Meters, drain: Drain) -> list[Route]:
-    pages = Pages(client, options, meters, drain)
-    completions = Exchange(client, options, meters, drain, read=completion_job, shape=CompletionShape)
-    chat = Exchange(client, options, meters, drain, read=chat_job, shape=ChatShape)
+def routes(shared: Shared) -> list[Route]:
+    """This server's own."""
     return [
-        Route("/v1/models", pages.models),
-        Route("/v1/models/{id:path}", pages.model),
-        Route("/v1/completions", completions, methods=["POST"], name="completions"),
-        Route("/v1/chat/completions", chat, methods=["POST"], name="chat_completions"),
-        Route("/health", pages.health),
-        Route("/ready", pages.ready),
-        Route("/ping", pages.health, methods=["GET", "POST"]),
-        Route("/version", pages.version),
-        Route("/metrics", pages.metrics),
+        Route("/v1/completions", Exchange(shared, read=completion_job, shape=CompletionShape), methods=["POST"], name="completions"),
+        Route("/v1/chat/completions", Exchange(shared, read=chat_job, shape=ChatShape), methods=["POST"], name="chat_completions"),
+        *page_routes(shared),
     ]
 
 
-def build_app(client: EngineClient, options: HttpOptions, drain: Drain) -> ASGIApp:
-    meters = Meters(client)
-    table = routes(client, options, meters, drain)
-    gate = Middleware(Gate, options=options, meters=meters, handlers=frozenset(route.path for route in table))
+class Mounted:
+    """Routes of other parts. Invariant: no path is there twice, nor is one that the server itself has."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+        self._owners = dict.fromkeys(OWN_PATHS, "openai-http itself")
+
+    def add(self, routes: Sequence[api.Route], *, of: str) -> None:
+        """Raises ValueError for the first path that is taken or is none; then none of them was added."""
+        owners = dict(self._owners)
+        for route in routes:
+            if not route.path.startswith("/"):
+                raise ValueError(f"the path {cut(route.path)!r} of {of} does not begin with a slash")
+            if (owner := owners.get(route.path)) is not None:
+                raise ValueError(f"the path {cut(route.path)} of {of} is taken by {owner}")
+            owners[route.path] = of
+        self._owners = owners
+        self.routes += [Route(route.path, route.endpoint, methods=list(route.methods)) for route in routes]
+
+
+def build_app(shared: Shared, mounted: Mounted) -> ASGIApp:
+    table = [*routes(shared), *mounted.routes]
+    gate = Middleware(Gate, options=shared.options, meters=shared.meters, handlers=frozenset(route.path for route in table))
     app = Starlette(routes=table, middleware=[gate], exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False  # a redirect is neither an answer nor an error in OpenAI's form
     return app
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _http_error(request: Request, error: Exception) -> Response:

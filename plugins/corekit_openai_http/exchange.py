@@ -9,18 +9,17 @@ from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
-from corekit.api import EngineClient, ModelFacts, Tokenizer
+from corekit.api import ModelFacts, Tokenizer
 
 from .answer import Answering
-from .drain import Drain
 from .errors import ApiError, from_exception, unavailable, unexpected
 from .fields import read_object
 from .log import LOG
-from .metrics import Meters
 from .options import HttpOptions
 from .reply import Reply
 from .requests import Job
 from .shapes import Shape
+from .shared import Shared
 
 _MAX_BYTES_ON_LOOP = 256 * 1024
 """Larger bodies are read in a thread: many small values in one would hold up every stream."""
@@ -35,18 +34,15 @@ class Exchange:
 
     def __init__(
         self,
-        client: EngineClient,
-        options: HttpOptions,
-        meters: Meters,
-        drain: Drain,
+        shared: Shared,
         *,
         read: Callable[[dict[str, Any], ModelFacts, HttpOptions], Job],
         shape: Callable[[Tokenizer], Shape],
     ) -> None:
-        self._client = client
-        self._options = options
-        self._meters = meters
-        self._drain = drain
+        self._client = shared.client
+        self._options = shared.options
+        self._meters = shared.meters
+        self._drain = shared.drain
         self._read = read
         self._shape = shape
 

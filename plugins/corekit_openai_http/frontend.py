@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import uvicorn
 
-from corekit.api import EngineClient
+from corekit.api import EngineClient, Route
 
-from .app import build_app
+from .app import Mounted, build_app
 from .drain import Drain, forgive
 from .log import LOG
+from .metrics import Meters
 from .options import HttpOptions
 from .protocol import JsonErrorProtocol
+from .shared import Shared
 
 _BACKLOG = 2048
 """Connections that wait in the kernel to be accepted."""
@@ -67,7 +69,12 @@ class OpenAiHttp:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
+        self._mounted = Mounted()
         self._listener: socket.socket | None = None
+
+    def add_routes(self, routes: Sequence[Route], *, of: str) -> None:
+        """Serves them beside its own, behind the same keys. Raises ValueError for a path that is taken, naming both."""
+        self._mounted.add(routes, of=of)
 
     @property
     def address(self) -> str | None:
@@ -108,7 +115,7 @@ class OpenAiHttp:
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
         loop.set_exception_handler(AcceptFailures(loop))
-        server = _Server(self._config(build_app(client, self._options, drain)))
+        server = _Server(self._config(build_app(Shared(client, self._options, Meters(client), drain), self._mounted)))
         running = asyncio.create_task(server.serve(sockets=[self._listener]))
         try:
             await asyncio.wait({running})

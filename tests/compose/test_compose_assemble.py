@@ -19,7 +19,7 @@ from corekit.builtin.fingerprint import Fingerprint
 from corekit.builtin.free_list import FreeList
 from corekit.builtin.options import FingerprintOptions
 from corekit.builtin.torch_sampler import TorchSampler
-from corekit.compose.assemble import assemble, finish
+from corekit.compose.assemble import assemble, bind
 from corekit.compose.assembly import Assembly
 from corekit.compose.composition import compose
 from corekit.compose.errors import BindError, ConfigError
@@ -432,7 +432,7 @@ class Busy(Waiting):
 def test_a_busy_address_is_known_before_weights(loads: list[int]) -> None:
     composition = compose(TABLES, given={"frontend": [Busy()]}, environ={}, clock=lambda: 0.0)
     with pytest.raises(BindError, match="port 1 is in use"):
-        finish(composition, bind=True)
+        bind(composition.frontends)
     assert not loads
 
 

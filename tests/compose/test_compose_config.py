@@ -133,7 +133,6 @@ def test_every_number_has_a_lower_and_an_upper_bound() -> None:
     "given",
     [
         {"executor": {"tensor_parallel_size": 2}},
-        {"http_route": [{"use": "x"}]},
         {"tool_format": [{"use": "x"}]},
     ],
 )

@@ -105,7 +105,7 @@ BAD: tuple[dict[str, Any], ...] = (
     {"engine": {"device": "tpu"}},
     {"scheduler": {"preemption": "never"}},
     {"executor": {"tensor_parallel_size": 2}},
-    {"http_route": [{"use": "x"}]},
+    {"http_route": [{}]},
     {"frontend": [{"options": {}}]},
 )
 BAD_PARTS: tuple[dict[str, Any], ...] = (

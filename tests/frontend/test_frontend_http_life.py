@@ -22,6 +22,7 @@ from corekit_openai_http.drain import Drain
 from corekit_openai_http.frontend import AcceptFailures, OpenAiHttp
 from corekit_openai_http.gate import OPEN_PATHS
 from corekit_openai_http.metrics import Meters
+from corekit_openai_http.shared import Shared
 from http_live import MODEL, Live, PlainClient, check_error, events, eventually
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -148,7 +149,7 @@ def test_two_servers_in_one_process_have_their_own_models_and_counts() -> None:
 def _table() -> list[tuple[str, str]]:
     async def build() -> list[tuple[str, str]]:
         client = PlainClient()
-        table = routes(client, HttpOptions(), Meters(client), Drain())
+        table = routes(Shared(client, HttpOptions(), Meters(client), Drain()))
         return [(method, route.path.replace("{name:path}", "x")) for route in table for method in route.methods or ()]
 
     return asyncio.run(build())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from corekit_openai_http.app import OWN_PATHS
 from corekit_openai_http.errors import ApiError
 from corekit_openai_http.fields import HARMLESS, MAX_CONTAINERS, MAX_DEPTH, UNSUPPORTED, read_object
 from http_live import MODEL, TOKENIZER, Live, PlainClient, check_error, eventually
@@ -367,7 +368,7 @@ def test_an_empty_body_is_called_empty(live: Live, content: bytes) -> None:
 
 
 def test_a_wrong_route_or_method_is_told_the_right_ones(live: Live) -> None:
-    routes = "/v1/models, /v1/models/{id}, /v1/completions, /v1/chat/completions, /health, /version, /metrics"
+    routes = ", ".join(OWN_PATHS)
     for path, shown in (("/v1/embeddings", "/v1/embeddings"), ("/" + "x" * 99, "/" + "x" * 56 + "...")):
         assert check_error(live.http.get(path))["message"] == f"This server has no route {shown}. Its routes: {routes}"
     for path, method, allowed in (("/v1/completions", "GET", "POST"), ("/health", "POST", "GET, HEAD"), ("/v1/models/x", "DELETE", "GET, HEAD")):

@@ -1,0 +1,83 @@
+"""The routes that read what is known already. Knows nothing of how answers are generated."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .errors import unavailable
+from .requests import check_model, served_names
+from .shared import Shared
+from .wire import ModelCard, ModelList
+
+
+class Pages:
+    """The routes that read what is known already."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._client = shared.client
+        self._options = shared.options
+        self._meters = shared.meters
+        self._drain = shared.drain
+
+    async def models(self, request: Request) -> Response:
+        return _json(ModelList(data=[self._card(name) for name in served_names(self._client.model, self._options)]))
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        check_model(name, self._client.model, self._options)
+        return _json(self._card(name))
+
+    async def health(self, request: Request) -> Response:
+        """200 as long as the engine lives, while draining too: a server that finishes its work is not to be restarted."""
+        self._check_engine()
+        return _json({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """200 while new work is taken."""
+        self._check_engine()
+        if self._drain.begun:
+            raise unavailable("This server is stopping and takes no new work", "draining")
+        return _json({"status": "ready"})
+
+    def _check_engine(self) -> None:
+        health = self._client.health()
+        if health.loading:
+            raise unavailable("The model is still loading", "loading")
+        if health.state == "dead":
+            raise unavailable(f"The engine is dead: {health.reason or 'no reason given'}", "engine_dead")
+
+    async def version(self, request: Request) -> Response:
+        try:
+            return _json({"version": version("corekit")})
+        except PackageNotFoundError:
+            return _json({"version": "unknown"})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._meters.page(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    def _card(self, name: str) -> ModelCard:
+        model = self._client.model
+        return ModelCard(id=name, created=model.created, max_model_len=model.max_model_len)
+
+
+def page_routes(shared: Shared) -> list[Route]:
+    pages = Pages(shared)
+    return [
+        Route("/v1/models", pages.models),
+        Route("/v1/models/{id:path}", pages.model),
+        Route("/health", pages.health),
+        Route("/ready", pages.ready),
+        Route("/ping", pages.health, methods=["GET", "POST"]),
+        Route("/version", pages.version),
+        Route("/metrics", pages.metrics),
+    ]
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,21 @@
+"""What the endpoints of one server have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corekit.api import EngineClient
+
+from .drain import Drain
+from .metrics import Meters
+from .options import HttpOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Made once a server, before its first request."""
+
+    client: EngineClient
+    options: HttpOptions
+    meters: Meters
+    drain: Drain
