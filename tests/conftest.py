@@ -86,14 +86,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("corekit")
+    group.addoption("--fuzz", type=int, default=2000, metavar="N", help="requests of the fuzz test (-m ci), at least 100; default: 2000")
+    group.addoption("--soak", type=float, default=0.0, metavar="SECONDS", help="run the soak test (-m soak) for so long; default: not at all")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `slow` run only when asked for, by `-m` or by their own node id."""
-    if config.option.markexpr or any("::" in argument for argument in config.args):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    """Tests marked `slow` or `ci` run only when asked for, by `-m` or by their own node id; `soak` by its option besides."""
+    unasked = set() if config.option.markexpr or any("::" in argument for argument in config.args) else {"slow", "ci"}
+    if not config.option.soak:
+        unasked.add("soak")
+    left = [item for item in items if any(item.get_closest_marker(marker) for marker in unasked)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        gone = set(left)
+        items[:] = [item for item in items if item not in gone]
 
 
 @pytest.hookimpl(wrapper=True)
