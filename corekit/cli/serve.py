@@ -133,5 +133,5 @@ def _listening(assembly: Assembly) -> Iterator[str]:
     for frontend, part in zip(assembly.frontends, assembly.composition.chosen["frontend"], strict=True):
         if isinstance(frontend, SupportsBind) and (address := frontend.address):
             name = next(iter(getattr(part.options, "served_model_names", ())), assembly.client.model.name)
-            key = '-H "Authorization: Bearer $KEY" ' if getattr(part.options, "api_keys", ()) else ""
+            key = '-H "Authorization: Bearer $KEY" ' if getattr(part.options, "api_keys", ()) or getattr(part.options, "keys", ()) else ""
             yield f"listening on {address} (model {name}; try: curl {key}{address}/v1/models)"

@@ -1,6 +1,7 @@
 """A part's options table, checked against the frozen dataclass that its provider declares. Knows no option by name.
 
-A text value `env:NAME` stands for the variable NAME, so that secrets need not be in files.
+A text value `env:NAME` stands for the variable NAME, so that secrets need not be in this file; of a secret, `file:PATH` stands for what that
+file holds.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pydantic_core import PydanticUndefined
 from .catalog import Candidate
 from .errors import ConfigError
 from .problems import Path, sentences
-from .secrets import secret_names
+from .secrets import read_secret_file, secret_names
 from .tree import TOO_LONG, long_integers, parse_value
 
 Place = Callable[[Path], str]
-_MARK = "env:"
+_MARK, _FILE_MARK = "env:", "file:"
 
 
 def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, environ: Mapping[str, str]) -> Any:
@@ -34,13 +35,14 @@ def read_options(candidate: Candidate, raw: Mapping[str, Any], place: Place, env
         return None
     hints = field_types(candidate, declared)
     missing: dict[Path, str] = {}
-    values = {key: _resolved(value, (key,), hints.get(key), environ, missing) for key, value in raw.items()}
+    secret = secret_names(declared)
+    values = {key: _resolved(value, (key,), hints.get(key), environ, missing, secret=key in secret) for key, value in raw.items()}
     problems = [f"{place(path)}: {reason}" for path, reason in missing.items()]
     try:
         model = _model(candidate, declared, hints)
         checked = model.model_validate(values)
     except ValidationError as error:
-        found = sentences(error, model, place, secret=secret_names(declared))
+        found = sentences(error, model, place, secret=secret)
         more = [sentence for sentence in found if not any(sentence.startswith(f"{place(path)}:") for path in missing)]
         raise ConfigError(problems + more) from None
     known = {key: getattr(checked, _field(key)) for key in values.keys() - {path[0] for path in missing}}
@@ -84,8 +86,14 @@ def _field(name: str) -> str:
     return f"option_{name}"  # whatever the plugin calls its option, it never meets a name of pydantic's own
 
 
-def _resolved(value: Any, path: Path, hint: Any, environ: Mapping[str, str], missing: dict[Path, str]) -> Any:
-    """value with variables put in (else `missing` says why), and lists as tuples where the dataclass wants tuples (TOML has only lists)."""
+def _resolved(value: Any, path: Path, hint: Any, environ: Mapping[str, str], missing: dict[Path, str], *, secret: bool) -> Any:
+    """value with variables and files put in (else `missing` says why), and lists as tuples where the dataclass wants tuples (TOML has only lists)."""
+    if secret and isinstance(value, str) and value.startswith(_FILE_MARK):
+        try:
+            return read_secret_file(value[len(_FILE_MARK) :])
+        except ValueError as error:
+            missing[path] = f"{value!r}: {error}"
+            return value
     if isinstance(value, str) and value.startswith(_MARK):
         name = value[len(_MARK) :]
         if name not in environ:
@@ -99,10 +107,10 @@ def _resolved(value: Any, path: Path, hint: Any, environ: Mapping[str, str], mis
             return value
         return found
     if isinstance(value, list):
-        inner = [_resolved(element, (*path, index), hint, environ, missing) for index, element in enumerate(value)]
+        inner = [_resolved(element, (*path, index), hint, environ, missing, secret=secret) for index, element in enumerate(value)]
         return tuple(inner) if _mentions(hint, tuple) else inner
     if isinstance(value, dict):
-        return {key: _resolved(element, (*path, key), hint, environ, missing) for key, element in value.items()}
+        return {key: _resolved(element, (*path, key), hint, environ, missing, secret=secret) for key, element in value.items()}
     return value
 
 

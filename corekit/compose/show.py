@@ -12,6 +12,7 @@ from typing import Any
 
 from .config import Config
 from .problems import Path, field_of
+from .secrets import MARKS
 from .tables import Table
 
 HIDDEN = "env:NOT_SHOWN"
@@ -64,9 +65,9 @@ def _items(table: Table | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _hidden(value: Any) -> Any:
-    """value with every text in it hidden but names of variables, which are no secret."""
+    """value with every text in it hidden but names of variables and files, which are no secret."""
     if isinstance(value, str):
-        return value if value.startswith("env:") else HIDDEN
+        return value if value.startswith(MARKS) else HIDDEN
     if isinstance(value, list | tuple):
         return [_hidden(element) for element in value]
     return {key: _hidden(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

@@ -97,6 +97,8 @@ class FakeClient:
     seen: list[tuple[str, Prompt, SamplingParams]] = field(default_factory=list)
     priorities: list[int] = field(default_factory=list)
     """Of the requests in `seen`."""
+    tenants: list[str] = field(default_factory=list)
+    """Of the requests in `seen`."""
     loops: set[asyncio.AbstractEventLoop] = field(default_factory=set)
     """Those on which requests came in."""
     counts: EngineStats = field(default_factory=_counts)
@@ -120,6 +122,7 @@ class FakeClient:
             raise InvalidRequest(f"prompt holds an id outside the vocabulary of {self.model.vocab_size}: {max(ids)}", field="prompt")
         self.seen.append((request_id, prompt, params))
         self.priorities.append(priority)
+        self.tenants.append(tenant)
         self.alive.add(request_id)
         done = False
         try:

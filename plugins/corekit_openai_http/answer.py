@@ -100,7 +100,8 @@ class Answering:
         """What is new, by number of the choice."""
         job, n = self._job, self._job.params.n
         streams = [
-            self._client.generate(prompt, job.params, request_id=f"{self._id}-{number}", priority=job.priority) for number, prompt in enumerate(job.prompts)
+            self._client.generate(prompt, job.params, request_id=f"{self._id}-{number}", priority=job.priority, tenant=job.tenant)
+            for number, prompt in enumerate(job.prompts)
         ]
         async with aclosing(_merged(streams)) as merged:
             async for number, output in merged:

@@ -14,12 +14,14 @@ from corekit.api import ModelFacts, Tokenizer
 from .answer import Answering
 from .errors import ApiError, from_exception, unavailable, unexpected
 from .fields import read_object
+from .keys import Owner
 from .log import LOG
 from .options import HttpOptions
 from .reply import Reply
 from .requests import Job
 from .shapes import Shape
 from .shared import Shared
+from .tenants import owned
 
 _MAX_BYTES_ON_LOOP = 256 * 1024
 """Larger bodies are read in a thread: many small values in one would hold up every stream."""
@@ -52,9 +54,10 @@ class Exchange:
             raise unavailable("This server is stopping and takes no new work", "draining")
         body = await read_body(scope, receive, self._options)
         names: dict[str, str] = {}
+        owner = scope["corekit"].owner
         reply = Reply(send)
         try:
-            job = self._job(body) if len(body) <= _MAX_BYTES_ON_LOOP else await asyncio.to_thread(self._job, body)
+            job = self._job(body, owner) if len(body) <= _MAX_BYTES_ON_LOOP else await asyncio.to_thread(self._job, body, owner)
             names = job.names
             if job.request_id is not None:
                 scope["corekit"].request_id = job.request_id
@@ -77,8 +80,9 @@ class Exchange:
             finally:
                 del refusal  # a frame that names an error raised in it is freed, with its body and its job, only when garbage is collected
 
-    def _job(self, body: bytes) -> Job:
-        return self._read(read_object(body), self._client.model, self._options)
+    def _job(self, body: bytes, owner: Owner | None) -> Job:
+        fields = read_object(body)
+        return owned(self._read(fields, self._client.model, self._options), fields, owner, salts=self._options.salt_by_tenant)
 
     async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive) -> None:
         """Runs the answer to its end, or cancels it when the client leaves or the time to drain is over."""

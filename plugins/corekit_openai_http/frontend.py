@@ -109,8 +109,8 @@ class OpenAiHttp:
         """Serves until cancelled, lets the requests in flight have their time, and returns."""
         self.bind()
         assert self._listener is not None
-        if self._options.host not in ("127.0.0.1", "::1", "localhost") and not self._options.api_keys:
-            LOG.warning("openai-http listens on %s without api_keys: whoever reaches this address can use it", self.address)
+        if self._options.host not in ("127.0.0.1", "::1", "localhost") and not (self._options.keys or self._options.api_keys):
+            LOG.warning("openai-http listens on %s without keys: whoever reaches this address can use it", self.address)
         drain = Drain()
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from corekit.api import CorekitError
 
+from .keys import key_problems
+
 
 class OptionsError(CorekitError, ValueError):
     """Options of this frontend are out of bounds; the message lists all of them."""
@@ -17,11 +19,17 @@ class HttpOptions:
     """Plain values as written in TOML, each within its bounds. Raises OptionsError with every problem at once."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback should come with `api_keys`."""
+    """Address to listen on. Anything but loopback should come with `keys`."""
     port: int = 8000
     """0 to 65535; 0: any free port, reported at the start."""
     api_keys: tuple[str, ...] = field(default=(), repr=False, metadata={"secret": True})
-    """Accepted bearer tokens; empty: no authentication."""
+    """Accepted bearer tokens without names of their own: they are called key-1, key-2 and so on. Without these and `keys` there is no authentication."""
+    keys: dict[str, str] = field(default_factory=dict, repr=False, metadata={"secret": True})
+    """Accepted bearer tokens by name, such as `{alice = "env:ALICE_KEY", bob = "file:/run/secrets/bob"}`; the name is the request's tenant."""
+    admin_key: str = field(default="", repr=False, metadata={"secret": True})
+    """Opens the routes below `/admin`, and nothing else; empty: there are none."""
+    salt_by_tenant: bool = False
+    """A request without `cache_salt` gets one that is made of its key: cached prefixes are shared within a tenant only."""
     served_model_names: tuple[str, ...] = ()
     """Names that requests may use instead of the model's own; the first is the one shown."""
     max_body_bytes: int = 4 * 2**20
@@ -66,8 +74,9 @@ class HttpOptions:
         ]
         if not self.host:
             found.append('host must not be empty; "0.0.0.0" listens on every address')
-        if any(len(key) < 1 or key != key.strip() or not key.isprintable() or not key.isascii() for key in self.api_keys):
-            found.append("api_keys must be printable ASCII without spaces around them, and not empty (the value itself is not shown)")
+        found += key_problems(self.keys, self.api_keys, self.admin_key)
+        if self.salt_by_tenant and not (self.keys or self.api_keys):
+            found.append("salt_by_tenant needs keys: without them nobody can tell tenants apart")
         if any(not name.strip() for name in self.served_model_names):
             found.append("served_model_names must not be empty strings")
         if found:

@@ -116,6 +116,8 @@ class Job:
     priority: int
     names: dict[str, str]
     """The engine's name of a field -> the name that this request used."""
+    tenant: str = ""
+    """Whose it is; empty where nobody says."""
 
 
 def completion_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> Job:

@@ -113,7 +113,7 @@ def test_config_show_of_a_source_and_of_faults(tmp_path: Path) -> None:
 
 def test_config_show_hides_secrets(tmp_path: Path) -> None:
     """And a file made of what it prints is refused, not served without keys or with a key that everybody knows."""
-    keys = 'api_keys = ["p4ssword", "env:VARIABLE"]\nhost = "::1"\n'
+    keys = 'api_keys = ["p4ssword", "env:VARIABLE"]\nkeys = {bob = "p4ssword2", al = "file:/k"}\nhost = "::1"\n'
     known = '[plugins]\nimport = ["corekit_openai_http"]\n[[frontend]]\nuse = "openai-http"\n[frontend.options]\n' + keys
     unknown = '[[frontend]]\nuse = "not-installed"\n[frontend.options]\n' + keys + '[block_allocator.options.lru]\ntoken = "p4ssword"\n'
     for text, host in ((known, "::1"), (unknown, "env:NOT_SHOWN")):
@@ -121,7 +121,8 @@ def test_config_show_hides_secrets(tmp_path: Path) -> None:
         assert code == 0
         assert "p4ssword" not in out
         options = tomli.loads(out)["frontend"][0]["options"]
-        assert options == {"api_keys": ["env:NOT_SHOWN", "env:VARIABLE"], "host": host}
+        named = {"bob": "env:NOT_SHOWN", "al": "file:/k"}
+        assert options == {"api_keys": ["env:NOT_SHOWN", "env:VARIABLE"], "keys": named, "host": host}
     code, _, err = invoke("check", write(tmp_path, known.replace('["p4ssword", "env:VARIABLE"]', '"p4ssword"')))
     assert code == 3
     assert "must be a list (each a text), got a value that is not shown" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -30,6 +31,7 @@ class Options:
     maybe: str | None = None
     token: Annotated[str, Field(min_length=3)] = field(default="none", metadata={"secret": True})
     tokens: tuple[str, ...] = field(default=(), metadata={"secret": True})
+    by_name: dict[str, str] = field(default_factory=dict, metadata={"secret": True})
     model_config: str = "a name that pydantic keeps for itself"
 
     def __post_init__(self) -> None:
@@ -133,3 +135,36 @@ def test_a_type_that_is_no_dataclass_is_the_plugins_fault() -> None:
 def test_secrets_of_variables_are_not_in_the_configuration() -> None:
     config = load(given={"frontend": [{"use": "openai-http", "options": {"api_keys": ["env:SECRET"]}}]}, environ={"SECRET": "0123"})
     assert "0123" not in str(config)
+
+
+def test_secrets_from_files(tmp_path: FilePath) -> None:
+    file = tmp_path / "token"
+    file.write_text("  hunter2\n")
+    file.chmod(0o640)
+    assert read(
+        {"name": "file:x", "token": f"file:{file}", "tokens": [f"file:{file}", "env:T"], "by_name": {"a": f"file:{file}"}}, environ={"T": "file:t"}
+    ) == Options(name="file:x", token="hunter2", tokens=("hunter2", "file:t"), by_name={"a": "hunter2"})
+    file.write_text("env:T")
+    assert read({"name": "a", "token": f"file:{file}"}, environ={"T": "t"}).token == "env:T"
+
+
+def test_files_that_are_no_secret(tmp_path: FilePath) -> None:
+    open_to_all, empty, large, bytes_ = (tmp_path / name for name in ("open", "empty", "large", "bytes"))
+    open_to_all.write_text("hunter2")
+    open_to_all.chmod(0o666)
+    empty.write_text(" \n")
+    large.write_text("h" * 65537)
+    bytes_.write_bytes(b"\xff")
+    for path, reason in (
+        (open_to_all, "everybody may write this file"),
+        (empty, "the file is empty"),
+        (large, "the file is larger than 65536 bytes"),
+        (bytes_, "the file is not UTF-8 text"),
+        (tmp_path, "the file cannot be read: Is a directory"),
+        ("/dev/null", "this is not a file"),
+        (tmp_path / "none", "the file cannot be read: No such file or directory"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read({"name": "a", "by_name": {"k": f"file:{path}"}})
+        assert f"[x.options].by_name.k: 'file:{path}': {reason}" in str(caught.value)
+        assert "hunter2" not in str(caught.value)

@@ -1,0 +1,25 @@
+"""Whose a job is, and with whom it shares cached prefixes. Knows names of keys, never keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .keys import Owner
+from .requests import Job
+
+MAX_TENANT_CHARS = 256
+
+
+def owned(job: Job, fields: Mapping[str, Any], owner: Owner | None, *, salts: bool) -> Job:
+    """The job as its tenant's: the name of the key, or where there are no keys what the body says as `user`.
+
+    salts: a job without a salt gets that of the key.
+    """
+    if owner is None:
+        user = fields.get("user")
+        return replace(job, tenant=user[:MAX_TENANT_CHARS]) if isinstance(user, str) and user else job
+    if salts and job.params.cache_salt is None:
+        job = replace(job, params=replace(job.params, cache_salt=owner.salt))
+    return replace(job, tenant=owner.name)
