@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -26,6 +30,13 @@ _VERBS: Mapping[str, tuple[str, str]] = {
 class Verbs(Group):
     """Verbs are known by name and summary; their modules load when they are called."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                _let_go(stream)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
 
@@ -40,6 +51,17 @@ class Verbs(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in _VERBS.items()])
+
+
+def _let_go(stream: Any) -> None:
+    """What a stream still holds and cannot write was told before: Python would try again at the end, and put its own exit code over ours."""
+    try:
+        stream.flush()
+    except (OSError, ValueError, AttributeError):  # full, closed, or never there
+        with suppress(OSError, ValueError, AttributeError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 @click.group(

@@ -28,7 +28,8 @@ options = {port = 0}
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("COREKIT_")}
+    """As most people have it: standard output is buffered."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("COREKIT_", "PYTHONUNBUFFERED"))}
     return {**kept, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **more}
 
 
