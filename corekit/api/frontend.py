@@ -59,6 +59,8 @@ class EngineStats:
     """Copied to the host so far."""
     num_bytes_to_device: int = 0
     """Copied from the host so far."""
+    num_deferred: int = 0
+    """Of num_waiting: those that more room would not help, such as one whose prefix another computes at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ class RequestStats:
     max_tokens: int = 0
     """What each sample might have generated: as asked for, or what the context left."""
     tenant: str = ""
+    num_longest_tokens: int = 0
+    """Output tokens of its longest sample."""
 
 
 class Observer(Protocol):

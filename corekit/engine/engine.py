@@ -118,6 +118,7 @@ class Engine:
             num_swap_refusals=counts.num_swap_refusals,
             num_bytes_to_host=counts.num_bytes_to_host,
             num_bytes_to_device=counts.num_bytes_to_device,
+            num_deferred=max(0, scheduler.num_waiting - len(scheduler.waiting.requests)),
         )
 
     # -- from the thread that steps
@@ -296,6 +297,7 @@ class Engine:
                 total_seconds=now - asked.arrival_time,
                 max_tokens=asked.max_tokens,
                 tenant=asked.tenant,
+                num_longest_tokens=max((r.num_output_tokens for r in group.samples), default=0),
             ),
         )
 

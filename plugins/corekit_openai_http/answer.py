@@ -15,10 +15,10 @@ from msgspec import UNSET, UnsetType
 from corekit.api import CompletionOutput, EngineClient, InvalidRequest, RequestOutput, TokenLogprob
 
 from .errors import ApiError
-from .metrics import Stopwatch
 from .reply import Reply
 from .requests import Job
 from .shapes import Shape
+from .stopwatch import Stopwatch
 from .wire import Answer, CachedTokens, Usage
 
 _CUT = frozenset({"abort", "error"})
@@ -87,6 +87,7 @@ class Answering:
         self._stopwatch = stopwatch
         self._created = int(time.time())
         self._tally = Tally()
+        stopwatch.usage = self._tally.usage
 
     async def run(self, reply: Reply) -> None:
         async with aclosing(self._news()) as news:

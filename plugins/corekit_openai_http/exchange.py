@@ -49,7 +49,7 @@ class Exchange:
         self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stopwatch = self._meters.start()
+        stopwatch = scope["corekit"].stopwatch = self._meters.start()
         if self._drain.begun:
             raise unavailable("This server is stopping and takes no new work", "draining")
         body = await read_body(scope, receive, self._options)
@@ -76,6 +76,7 @@ class Exchange:
                 if not reply.started:
                     raise refusal from None
                 if reply.streaming:
+                    self._meters.http.stream_failed()
                     await reply.fail(refusal)
             finally:
                 del refusal  # a frame that names an error raised in it is freed, with its body and its job, only when garbage is collected

@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from corekit.api import EngineClient, Route
+from corekit.api import EngineClient, Observer, Route
 
 from .app import Mounted, build_app
 from .drain import Drain, forgive
@@ -70,11 +70,17 @@ class OpenAiHttp:
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
         self._mounted = Mounted()
+        self._meters = Meters(options)
         self._listener: socket.socket | None = None
 
     def add_routes(self, routes: Sequence[Route], *, of: str) -> None:
         """Serves them beside its own, behind the same keys. Raises ValueError for a path that is taken, naming both."""
         self._mounted.add(routes, of=of)
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """What its metrics hear of the engine."""
+        return (self._meters.ears,)
 
     @property
     def address(self) -> str | None:
@@ -115,7 +121,9 @@ class OpenAiHttp:
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
         loop.set_exception_handler(AcceptFailures(loop))
-        server = _Server(self._config(build_app(Shared(client, self._options, Meters(client), drain), self._mounted)))
+        self._meters.attach(client, drain)
+        lag = asyncio.create_task(self._meters.lag.watch())
+        server = _Server(self._config(build_app(Shared(client, self._options, self._meters, drain), self._mounted)))
         running = asyncio.create_task(server.serve(sockets=[self._listener]))
         try:
             await asyncio.wait({running})
@@ -133,6 +141,7 @@ class OpenAiHttp:
                 connection.transport.abort()
             self._listener.close()
             self._listener = None
+            lag.cancel()
             loop.set_exception_handler(before)
         running.result()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .access_log import log_access
 from .errors import ApiError, from_exception, unexpected
 from .exchange import ClientLeft
 from .ids import request_id_of
@@ -15,6 +16,7 @@ from .log import LOG
 from .metrics import Meters
 from .options import HttpOptions
 from .reply import JSON
+from .stopwatch import Stopwatch
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version"})
 """The only paths that need no key: all others do, known or not."""
@@ -29,6 +31,12 @@ class Visit:
 
     request_id: str
     status: int | None = None
+    code: str | None = None
+    """Of the error that was its answer."""
+    stopwatch: Stopwatch | None = None
+    """Of a request that generates."""
+    left: bool = False
+    """The client went away."""
     owner: Owner | None = None
     """Whose key it carries; None: no keys are configured, or the route needs none."""
 
@@ -64,7 +72,7 @@ class Gate:
             visit.owner = self._owner(scope["path"], headers.get(b"authorization", b""))
             await self._app(scope, receive, send_marked)
         except ClientLeft:
-            pass
+            visit.left = True
         except Exception as error:
             await self._refuse(error, visit, send_marked)
         self._note(scope, visit, time.monotonic() - started)
@@ -87,6 +95,7 @@ class Gate:
         if refusal is None:
             LOG.error("request %s failed", visit.request_id, exc_info=error, extra={"request_id": visit.request_id})
             refusal = unexpected(visit.request_id)
+        visit.code = refusal.code
         if visit.status is not None:  # an answer is under way and cannot become another one
             return
         body = refusal.body()
@@ -98,8 +107,17 @@ class Gate:
         path = scope["path"]
         handler = path if path in self._handlers else "/v1/models/{id}" if path.startswith("/v1/models/") else "other"
         status = 499 if visit.status is None else visit.status  # 499: the client left before there was an answer
-        self._meters.answered(handler, scope["method"], status)
+        self._meters.http.answered(handler, scope["method"], status, seconds)
+        if path not in OPEN_PATHS:
+            self._meters.http.rejected(visit.code)
         if self._log_requests:
-            method = scope["method"] if handler != "other" else "-"
-            fields = {"request_id": visit.request_id, "method": method, "route": handler, "status": status, "seconds": round(seconds, 3)}
-            LOG.info("%s %s %d %.3f s %s", method, handler, status, seconds, visit.request_id, extra=fields)
+            log_access(
+                request_id=visit.request_id,
+                method=scope["method"] if handler != "other" else "-",
+                route=handler,
+                status=status,
+                seconds=seconds,
+                tenant=visit.tenant,
+                stopwatch=visit.stopwatch,
+                left=visit.left,
+            )

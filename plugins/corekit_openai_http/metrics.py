@@ -1,86 +1,107 @@
-"""Metrics in Prometheus' text form: the engine's own counts, and times as this frontend sees them. Labels come from fixed sets only."""
+"""The page /metrics: what the engine counts, what was heard of it, and what this frontend sees. Labels come from fixed sets only."""
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-from corekit.api import CompletionOutput, EngineClient
+from corekit.api import EngineClient
 
-from .memory_metrics import device_memory, host_memory
+from .aliases import vllm_aliases
+from .drain import Drain
+from .engine_counts import engine_counts
+from .engine_ears import EngineEars
+from .http_counts import HttpCounts
+from .loop_lag import LoopLag
+from .options import HttpOptions
+from .requests import served_names
+from .software import corekit_version
+from .stopwatch import Stopwatch, Times
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_REASONS = ("stop", "length", "abort", "error")
-_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-_LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-
-
-class EngineCounts:
-    """Reads the engine's statistics when the page is asked for; keeps nothing."""
-
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
-
-    def collect(self) -> Iterator[Metric]:
-        stats = self._client.stats()
-        used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
-        yield GaugeMetricFamily("corekit_num_requests_running", "Requests that hold a seat.", stats.num_running)
-        yield GaugeMetricFamily("corekit_num_requests_waiting", "Requests in the queue.", stats.num_waiting)
-        yield GaugeMetricFamily("corekit_kv_cache_usage_perc", "Share of KV blocks that requests use, 0 to 1; cached ones that nobody uses are free.", used)
-        yield CounterMetricFamily("corekit_prompt_tokens", "Prompt tokens of accepted requests.", stats.num_prompt_tokens)
-        yield CounterMetricFamily("corekit_generation_tokens", "Tokens generated.", stats.num_output_tokens)
-        yield CounterMetricFamily("corekit_num_preemptions", "Times a request lost its blocks.", stats.num_preemptions)
-        finished = CounterMetricFamily("corekit_request_success", "Requests that ended, by reason.", labels=["finished_reason"])
-        for reason in _REASONS:
-            finished.add_metric([reason], stats.num_finished.get(reason, 0))
-        yield finished
-        yield from device_memory(stats)
-        if stats.num_host_blocks:
-            yield from host_memory(stats)
+_END = b"# EOF\n"
+"""How OpenMetrics ends."""
 
 
 class Meters:
-    """One registry per frontend: two servers in one process do not share counts."""
+    """One per frontend: two servers in one process do not share counts. Made before there is an engine, which is attached later."""
 
-    def __init__(self, client: EngineClient) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(EngineCounts(client))
-        self._http = Counter("http_requests", "HTTP requests answered.", ("handler", "method", "status"), registry=self._registry)
-        self._first = Histogram("corekit_time_to_first_token_seconds", "Arrival to first token.", buckets=_LONG, registry=self._registry)
-        self._whole = Histogram("corekit_e2e_request_latency_seconds", "Arrival to last token.", buckets=_LONG, registry=self._registry)
-        self._between = Histogram("corekit_inter_token_latency_seconds", "Time per token after the first.", buckets=_SHORT, registry=self._registry)
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._client: EngineClient | None = None
+        self._drain: Drain | None = None
+        self._process = ProcessCollector(registry=None)
+        self._times = Times()
+        self.ears = EngineEars()
+        self.http = HttpCounts()
+        self.lag = LoopLag()
 
-    def answered(self, handler: str, method: str, status: int) -> None:
-        self._http.labels(handler, method if method in _METHODS else "other", str(status)).inc()
+    def attach(self, client: EngineClient, drain: Drain) -> None:
+        """What the page reads when it is asked for."""
+        self._client, self._drain = client, drain
 
     def start(self) -> Stopwatch:
-        return Stopwatch(self._first.observe, self._between.observe, self._whole.observe)
+        return Stopwatch(self._times)
 
-    def page(self) -> bytes:
-        return generate_latest(self._registry)
+    async def page(self, accept: str) -> tuple[bytes, str]:
+        """The text and its type: OpenMetrics where `accept` asks for it. Written family by family, between which the loop is free for others."""
+        encode, kind = _encoder(accept)
+        parts = []
+        for family in self.families():
+            parts.append(encode(_Alone(family)))
+            await asyncio.sleep(0)
+        if parts[0].endswith(_END):
+            parts = [*(part.removesuffix(_END) for part in parts), _END]
+        return b"".join(parts), kind
+
+    def families(self) -> Iterator[Metric]:
+        for family in self._of_the_model():
+            yield family
+            if self._options.metric_aliases == "vllm":
+                yield from vllm_aliases(family)
+        yield from self.http.answers()
+        yield from self._process.collect()
+
+    def _of_the_model(self) -> Iterator[Metric]:
+        """Each with the name under which the model is served."""
+        assert self._client is not None
+        name = served_names(self._client.model, self._options)[0]
+        for family in self._corekit(self._client):
+            family.samples = [sample._replace(labels={"model_name": name, **sample.labels}) for sample in family.samples]
+            yield family
+
+    def _corekit(self, client: EngineClient) -> Iterator[Metric]:
+        yield from engine_counts(client)
+        yield from self._times.collect()
+        yield from self.ears.collect()
+        yield from self.http.refusals()
+        stops = self._drain is not None and self._drain.begun
+        yield GaugeMetricFamily("corekit_drain_state", "1: this server stops, and takes no new work.", float(stops))
+        yield GaugeMetricFamily("corekit_event_loop_lag_seconds", "How late the event loop was, at worst in the last 15 s.", self.lag.worst())
+        built = GaugeMetricFamily("corekit_build_info", "The version, in its label.", labels=["version"])
+        built.add_metric([corekit_version()], 1)
+        yield built
 
 
-class Stopwatch:
-    """Times of one request, from its arrival."""
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    encode: Callable[[Any], bytes]
+    try:
+        encode, kind = choose_encoder(accept)
+    except (TypeError, ValueError):  # of a version that is no number
+        encode, kind = choose_encoder("")
+    return encode, kind
 
-    def __init__(self, first: Callable[[float], None], between: Callable[[float], None], whole: Callable[[float], None]) -> None:
-        self._first, self._between, self._whole = first, between, whole
-        self._arrival = time.monotonic()
-        self._last: dict[int, float] = {}
 
-    def news(self, index: int, output: CompletionOutput) -> None:
-        """Something new of choice `index`."""
-        if not output.token_ids:
-            return
-        now = time.monotonic()
-        if not self._last:
-            self._first(now - self._arrival)
-        if index in self._last:
-            self._between((now - self._last[index]) / len(output.token_ids))
-        self._last[index] = now
+class _Alone(Collector):
+    """One family, as encoders take them."""
 
-    def done(self) -> None:
-        self._whole(time.monotonic() - self._arrival)
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from corekit.api import CorekitError
 
@@ -55,7 +56,9 @@ class HttpOptions:
     shutdown_seconds: float = 5.0
     """How long requests in flight may go on after the server was told to stop, 0 to 3600."""
     log_requests: bool = False
-    """One line per request: route, status, time, id. Never prompts."""
+    """One line per request: route, status, times, tokens, finish reason, tenant, id. Never prompts."""
+    metric_aliases: Literal["none", "vllm"] = "none"
+    """`vllm`: `/metrics` has what vLLM has too under its `vllm:` name, and under the older one where it was renamed."""
 
     def __post_init__(self) -> None:
         found = [
@@ -72,6 +75,8 @@ class HttpOptions:
             *_bounded("refused_body_seconds", self.refused_body_seconds, 0.1, 3600),
             *_bounded("shutdown_seconds", self.shutdown_seconds, 0, 3600),
         ]
+        if self.metric_aliases not in ("none", "vllm"):
+            found.append(f'metric_aliases must be "none" or "vllm", got {self.metric_aliases!r}')
         if not self.host:
             found.append('host must not be empty; "0.0.0.0" listens on every address')
         found += key_problems(self.keys, self.api_keys, self.admin_key)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,6 +10,7 @@ from starlette.routing import Route
 from .errors import unavailable
 from .requests import check_model, served_names
 from .shared import Shared
+from .software import corekit_version
 from .wire import ModelCard, ModelList
 
 
@@ -53,13 +51,11 @@ class Pages:
             raise unavailable(f"The engine is dead: {health.reason or 'no reason given'}", "engine_dead")
 
     async def version(self, request: Request) -> Response:
-        try:
-            return _json({"version": version("corekit")})
-        except PackageNotFoundError:
-            return _json({"version": "unknown"})
+        return _json({"version": corekit_version()})
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._meters.page(), headers={"content-type": CONTENT_TYPE_LATEST})
+        body, kind = await self._meters.page(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": kind})
 
     def _card(self, name: str) -> ModelCard:
         model = self._client.model

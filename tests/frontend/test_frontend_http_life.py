@@ -149,7 +149,7 @@ def test_two_servers_in_one_process_have_their_own_models_and_counts() -> None:
 def _table() -> list[tuple[str, str]]:
     async def build() -> list[tuple[str, str]]:
         client = PlainClient()
-        table = routes(Shared(client, HttpOptions(), Meters(client), Drain()))
+        table = routes(Shared(client, HttpOptions(), Meters(HttpOptions()), Drain()))
         return [(method, route.path.replace("{name:path}", "x")) for route in table for method in route.methods or ()]
 
     return asyncio.run(build())
@@ -322,8 +322,9 @@ def test_health_follows_the_engine() -> None:
 def _metrics(live: Live) -> dict[tuple[str, ...], float]:
     page = live.http.get("/metrics")
     assert page.headers["content-type"].startswith("text/plain")
-    found = {(sample.name, *sample.labels.values()): sample.value for family in text_string_to_metric_families(page.text) for sample in family.samples}
-    return defaultdict(float, found)
+    families = text_string_to_metric_families(page.text)
+    samples = [(sample, [value for label, value in sample.labels.items() if label != "model_name"]) for family in families for sample in family.samples]
+    return defaultdict(float, {(sample.name, *values): sample.value for sample, values in samples})
 
 
 def test_metrics_parse_and_count() -> None:

@@ -57,7 +57,7 @@ ROWS = [pytest.param(ask, field, *cells, id=f"{ask.__name__}-{field}") for ask, 
 
 def test_every_route_with_its_method_and_whether_it_needs_a_key() -> None:
     async def paths() -> list[str]:
-        return [route.path_format for route in routes(Shared(CLIENT, OPTIONS, Meters(CLIENT), Drain()))]
+        return [route.path_format for route in routes(Shared(CLIENT, OPTIONS, Meters(OPTIONS), Drain()))]
 
     found = table("Routes")
     assert list(found) == asyncio.run(paths())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -147,12 +148,12 @@ def test_a_server_acts_as_they_say(site: Path, served: str) -> None:
 
 def wait_for(address: str, *, num_running: int, num_waiting: int) -> None:
     """Until the server says so: then the requests stand in the order in which they were sent."""
-    wanted = (f"corekit_num_requests_running {num_running}.0", f"corekit_num_requests_waiting {num_waiting}.0")
+    wanted = {"corekit_num_requests_running": num_running, "corekit_num_requests_waiting": num_waiting}
     end = time.monotonic() + 30
     while True:
         with NO_PROXY.open(f"{address}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        if all(line in lines for line in wanted):
+            text = answer.read().decode()
+        if all(re.search(rf"^{name}{{.*}} {number}\.0$", text, re.MULTILINE) for name, number in wanted.items()):
             return
         assert time.monotonic() < end, f"it never came to {wanted}"
         time.sleep(0.01)
