@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
-
-import msgspec
-from msgspec import UNSET, UnsetType
 
 from corekit.api import CompletionOutput, EngineClient, InvalidRequest, RequestOutput, TokenLogprob
 
 from .errors import ApiError
+from .forms import Form
 from .reply import Reply
 from .requests import Job
-from .shapes import Shape
 from .stopwatch import Stopwatch
-from .wire import Answer, CachedTokens, Usage
+from .wire import CachedTokens, Usage
 
 _CUT = frozenset({"abort", "error"})
 """Reasons that are no answer's end."""
@@ -79,13 +74,11 @@ class Gathered:
 class Answering:
     """One job on its way. When `run` ends, for whatever reason, none of its requests is alive in the engine."""
 
-    def __init__(self, job: Job, shape: Shape, client: EngineClient, answer_id: str, stopwatch: Stopwatch) -> None:
+    def __init__(self, job: Job, form: Form, client: EngineClient, stopwatch: Stopwatch) -> None:
         self._job = job
-        self._shape = shape
+        self._form = form
         self._client = client
-        self._id = answer_id
         self._stopwatch = stopwatch
-        self._created = int(time.time())
         self._tally = Tally()
         stopwatch.usage = self._tally.usage
 
@@ -101,7 +94,7 @@ class Answering:
         """What is new, by number of the choice."""
         job, n = self._job, self._job.params.n
         streams = [
-            self._client.generate(prompt, job.params, request_id=f"{self._id}-{number}", priority=job.priority, tenant=job.tenant)
+            self._client.generate(prompt, job.params, request_id=f"{self._form.answer_id}-{number}", priority=job.priority, tenant=job.tenant)
             for number, prompt in enumerate(job.prompts)
         ]
         async with aclosing(_merged(streams)) as merged:
@@ -124,28 +117,16 @@ class Answering:
                 gathered[index].add(sample)
         usage = self._tally.usage()
         large = usage.completion_tokens * (1 + (self._job.params.logprobs or 0)) > _MAX_ENTRIES_ON_LOOP
-        choices = [await asyncio.to_thread(self._encoded, index, one) if large else self._encoded(index, one) for index, one in enumerate(gathered)]
-        await reply.whole(msgspec.json.encode(self._answer(self._shape.whole_object, choices, usage)))
-
-    def _encoded(self, index: int, one: Gathered) -> msgspec.Raw:
-        return msgspec.Raw(msgspec.json.encode(self._shape.whole(index, one.whole(index))))
+        part = self._form.part
+        whole = [one.whole(index) for index, one in enumerate(gathered)]
+        parts = [await asyncio.to_thread(part, index, one) if large else part(index, one) for index, one in enumerate(whole)]
+        await reply.whole(self._form.whole(parts, usage))
 
     async def _stream(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
-        usage = None if self._job.include_usage else UNSET
-        opening = [choice for index in range(len(self._job.prompts) * self._job.params.n) for choice in self._shape.opening(index)]
         async for samples in news:  # nothing is sent before the first news: a request that fails at the door gets a plain error
-            choices = opening + [choice for index, sample in samples for choice in self._shape.pieces(index, sample)]
-            opening = []
-            await reply.events([self._chunk([choice], usage) for choice in choices])
-        last = [self._chunk([], self._tally.usage())] if self._job.include_usage else []
-        await reply.events([*last, b"[DONE]"])
+            await reply.events(self._form.news(samples, self._tally.usage))
+        await reply.events(self._form.end(self._tally.usage()))
         await reply.end()
-
-    def _chunk(self, choices: list[Any], usage: Usage | UnsetType | None) -> bytes:
-        return msgspec.json.encode(self._answer(self._shape.chunk_object, choices, usage))
-
-    def _answer(self, kind: str, choices: list[Any], usage: Usage | UnsetType | None) -> Answer:
-        return Answer(id=self._id, object=kind, created=self._created, model=self._job.model, choices=choices, usage=usage)
 
 
 async def _merged(streams: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput], None]:

@@ -17,10 +17,10 @@ from corekit import api
 from .errors import ApiError
 from .exchange import Exchange
 from .fields import cut
+from .forms import chat_form, completion_form
 from .gate import Gate
 from .pages import page_routes
 from .requests import chat_job, completion_job
-from .shapes import ChatShape, CompletionShape
 from .shared import Shared
 
 OWN_PATHS = (
@@ -40,8 +40,8 @@ OWN_PATHS = (
 def routes(shared: Shared) -> list[Route]:
     """This server's own."""
     return [
-        Route("/v1/completions", Exchange(shared, read=completion_job, shape=CompletionShape), methods=["POST"], name="completions"),
-        Route("/v1/chat/completions", Exchange(shared, read=chat_job, shape=ChatShape), methods=["POST"], name="chat_completions"),
+        Route("/v1/completions", Exchange(shared, read=completion_job, form=completion_form), methods=["POST"], name="completions"),
+        Route("/v1/chat/completions", Exchange(shared, read=chat_job, form=chat_form), methods=["POST"], name="chat_completions"),
         *page_routes(shared),
     ]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
-from uuid import uuid4
+from typing import Any, Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,12 +13,12 @@ from corekit.api import ModelFacts, Tokenizer
 from .answer import Answering
 from .errors import ApiError, from_exception, unavailable, unexpected
 from .fields import read_object
+from .forms import Form
 from .keys import Owner
 from .log import LOG
 from .options import HttpOptions
 from .reply import Reply
 from .requests import Job
-from .shapes import Shape
 from .shared import Shared
 from .tenants import owned
 
@@ -27,26 +26,29 @@ _MAX_BYTES_ON_LOOP = 256 * 1024
 """Larger bodies are read in a thread: many small values in one would hold up every stream."""
 
 
+J = TypeVar("J", bound=Job)
+
+
 class ClientLeft(Exception):
     """The client closed its connection; there is nobody to answer."""
 
 
-class Exchange:
+class Exchange(Generic[J]):
     """An ASGI endpoint. When a call ends, for whatever reason, nothing of it is alive in the engine."""
 
     def __init__(
         self,
         shared: Shared,
         *,
-        read: Callable[[dict[str, Any], ModelFacts, HttpOptions], Job],
-        shape: Callable[[Tokenizer], Shape],
+        read: Callable[[dict[str, Any], ModelFacts, HttpOptions], J],
+        form: Callable[[J, Tokenizer], Form],
     ) -> None:
         self._client = shared.client
         self._options = shared.options
         self._meters = shared.meters
         self._drain = shared.drain
         self._read = read
-        self._shape = shape
+        self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stopwatch = scope["corekit"].stopwatch = self._meters.start()
@@ -61,8 +63,8 @@ class Exchange:
             names = job.names
             if job.request_id is not None:
                 scope["corekit"].request_id = job.request_id
-            shape = self._shape(self._client.tokenizer)
-            answering = Answering(job, shape, self._client, f"{shape.prefix}-{uuid4().hex}", stopwatch)
+            form = self._form(job, self._client.tokenizer)
+            answering = Answering(job, form, self._client, stopwatch)
             with self._drain.one_more():
                 await self._watched(answering.run(reply), reply, receive)
         except ClientLeft:
@@ -77,11 +79,11 @@ class Exchange:
                     raise refusal from None
                 if reply.streaming:
                     self._meters.http.stream_failed()
-                    await reply.fail(refusal)
+                    await reply.fail(form.failure(refusal))
             finally:
                 del refusal  # a frame that names an error raised in it is freed, with its body and its job, only when garbage is collected
 
-    def _job(self, body: bytes, owner: Owner | None) -> Job:
+    def _job(self, body: bytes, owner: Owner | None) -> J:
         fields = read_object(body)
         return owned(self._read(fields, self._client.model, self._options), fields, owner, salts=self._options.salt_by_tenant)
 

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 from starlette.types import Send
 
-from .errors import ApiError
-
 JSON = (b"content-type", b"application/json")
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+
+
+def event(payload: bytes, name: bytes = b"") -> bytes:
+    """One server-sent event: one line of JSON, beneath its name if it has one."""
+    return b"event: %b\ndata: %b\n\n" % (name, payload) if name else b"data: %b\n\n" % payload
 
 
 class Reply:
@@ -31,21 +34,21 @@ class Reply:
         await self._send({"type": "http.response.start", "status": 200, "headers": [JSON, (b"content-length", str(len(body)).encode())]})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def events(self, payloads: Sequence[bytes]) -> None:
+    async def events(self, events: Sequence[bytes]) -> None:
         if not self.started:
             self.started = self.streaming = True
             await self._send({"type": "http.response.start", "status": 200, "headers": list(_STREAM_HEADERS)})
-        if payloads:
-            await self._write(b"".join(b"data: %b\n\n" % payload for payload in payloads))
+        if events:
+            await self._write(b"".join(events))
 
     async def comment_if_silent(self, seconds: float) -> None:
         """Keeps proxies from closing a stream that waits. Not while a write is under way, nor before the first."""
         if self._last_sent is not None and time.monotonic() - self._last_sent >= seconds:
             await self._write(b": keep-alive\n\n")
 
-    async def fail(self, error: ApiError) -> None:
-        """The last event of a stream that cannot go on. No `[DONE]`: a client must not take it for a whole answer."""
-        await self._write(b"data: %b\n\n" % error.body())
+    async def fail(self, events: Sequence[bytes]) -> None:
+        """The last events of a stream that cannot go on."""
+        await self._write(b"".join(events))
         await self.end()
 
     async def end(self) -> None:

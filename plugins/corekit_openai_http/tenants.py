@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .keys import Owner
 from .requests import Job
 
 MAX_TENANT_CHARS = 256
+J = TypeVar("J", bound=Job)
 
 
-def owned(job: Job, fields: Mapping[str, Any], owner: Owner | None, *, salts: bool) -> Job:
+def owned(job: J, fields: Mapping[str, Any], owner: Owner | None, *, salts: bool) -> J:
     """The job as its tenant's: the name of the key, or where there are no keys what the body says as `user`.
 
     salts: a job without a salt gets that of the key.
