@@ -31,7 +31,7 @@ class StepStats:
     num_copies: int = 0
     """Blocks copied before it: forks, parking, and coming back."""
     memory: AllocatorStats = field(default_factory=AllocatorStats)
-    """Blocks by state, once it was committed."""
+    """Blocks by state, as in EngineStats: at most a step and a tenth of a second old."""
     plan_time: float = 0.0
     """When its planning began, as `time.perf_counter` has it: with steps in flight, before the step before it was committed."""
     num_blocks: int = 0

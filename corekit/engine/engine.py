@@ -232,7 +232,7 @@ class Engine:
                 commit_seconds=perf_counter() - collected,
                 num_swapped=flight.num_swapped,
                 num_copies=flight.num_copies,
-                memory=scheduler.blocks.stats(),
+                memory=self._memory,
                 plan_time=flight.plan_time,
                 num_blocks=scheduler.limits.num_blocks,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
@@ -12,7 +12,7 @@ from .distribution import Distribution
 from .families import by, distributions
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_REJECTIONS = {
+_REJECTIONS: Mapping[str, str] = {
     "server_overloaded": "queue_full",
     "rate_limited": "rate_limited",
     "loading": "loading",
