@@ -21,7 +21,7 @@ MAX_STOP_IDS = 256
 MAX_BIASED_IDS = 1024
 MAX_LISTED_IDS = 1 << 18
 MAX_BAD_WORDS = 256
-MAX_SALT_CHARS = 256
+MAX_SALT_CHARS = 1024
 MAX_RETENTION_SECONDS = 7 * 24 * 3600
 
 
@@ -76,7 +76,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """None: none. k: the same for every token of the prompt but the first, 0..20. Such a request reads no prefix cache."""
     cache_salt: str | None = None
-    """Requests share cached prefixes only with those of the same salt: nobody else can tell from a time what was asked before. 1 to 256 characters."""
+    """Requests share cached prefixes only with those of the same salt: nobody else can tell from a time what was asked before. 1 to 1024 characters."""
     cache_retention: float = 0.0
     """Seconds for which the KV of the prompt and its answer is asked to stay cached after it was computed or used, while memory allows; 0..604800."""
     skip_special_tokens: bool = True
@@ -131,6 +131,8 @@ class Prompt:
     tools: tuple[Mapping[str, Any], ...] | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     add_special_tokens: bool = True
+    max_tokens: int | None = None
+    """Only so many are kept, the last ones; None: all."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("text", "token_ids", "messages") if getattr(self, name) is not None]
@@ -148,6 +150,8 @@ class Prompt:
         if not isinstance(template, Mapping):
             raise invalid("template", template, "a mapping of template options")
         _flag("add_special_tokens", self.add_special_tokens)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ class RequestOutput:
     finished: bool
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     """One entry a token of the prompt, None for the first, which nothing precedes; in a stream in the first output alone."""
+    prompt_token_ids: tuple[int, ...] = ()
 
 
 def invalid(name: str, value: object, limit: str, *, field: str = "") -> InvalidRequest:

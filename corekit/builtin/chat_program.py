@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -34,6 +35,9 @@ class ChatProgram:
         """Raises jinja2's errors for a text that is no template."""
         self._text = text
         self._template = _sandbox().from_string(text)
+
+    def reads(self, variable: str) -> bool:
+        return variable in find_undeclared_variables(_sandbox().parse(self._text))
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any]) -> str:
         """The text of one conversation; all of it made `plain` before. Whatever the program raises passes.

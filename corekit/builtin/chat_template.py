@@ -20,6 +20,8 @@ from corekit.api import InvalidRequest
 
 from .chat_program import ChatProgram, plain
 
+REFUSED_UNREAD = ("documents", "reasoning_effort")
+"""Options that a caller expects to matter; others may be given to any template, as switches for whole families of models are."""
 RESERVED = ("chat_template", "conversations", "messages", "tools", "return_assistant_tokens_mask")
 NOTHING = r"(?!)"
 WHITE_SPACE = re.compile(r"\s*")
@@ -108,6 +110,9 @@ class ChatTemplate:
         reserved = sorted(set(RESERVED) & set(options))
         if reserved:
             raise InvalidRequest(f"the options of a chat template cannot set {', '.join(reserved)}", field="template")
+        for name in REFUSED_UNREAD:
+            if name in options and not self._program.reads(name):
+                raise InvalidRequest(f"{name} is not read by the chat template of this model. Leave it out", field=name, code="unsupported_parameter")
         options = {"add_generation_prompt": not options.get("continue_final_message"), **options}
         if options["add_generation_prompt"] and options.get("continue_final_message"):
             raise InvalidRequest("add_generation_prompt and continue_final_message exclude each other", field="template")

@@ -23,6 +23,7 @@ TEMPLATE_OPTIONS = frozenset(
         "add_generation_prompt",
         "continue_final_message",
         "date_string",
+        "documents",
         "enable_thinking",
         "preserve_thinking",
         "reasoning_effort",
@@ -42,7 +43,7 @@ MAX_PRIORITY = 2**31 - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
     text: str | None
-    """As the caller gave it or the chat template wrote it; None for a prompt of ids."""
+    """As the caller gave it or the chat template wrote it; None for a prompt of ids, and for one that was cut."""
     token_ids: tuple[int, ...]
 
 
@@ -64,6 +65,8 @@ class Door:
             encoded = await asyncio.to_thread(self._encode, prompt)
         else:
             encoded = self._encode(prompt)
+        if prompt.max_tokens is not None and len(encoded.token_ids) > prompt.max_tokens:
+            encoded = Encoded(text=None, token_ids=encoded.token_ids[-prompt.max_tokens :])
         if not encoded.token_ids:
             raise InvalidRequest(
                 "the prompt is empty: it has no tokens, so there is nothing to continue. Send at least one", field=field_of(prompt), code="empty_prompt"
@@ -195,10 +198,17 @@ def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in TEMPLATE_OPTIONS:
             raise InvalidRequest(f"template option {str(name)[:60]!r} is not allowed. Allowed: {', '.join(sorted(TEMPLATE_OPTIONS))}", field="template")
-        if not isinstance(value, str | int | float | None):
+        if name == "documents":
+            _check_documents(value)
+        elif not isinstance(value, str | int | float | None):
             raise invalid(f"template option {name}", value, "a string, a number or true or false")
     options.setdefault("add_generation_prompt", not options.get("continue_final_message", False))
     return options
+
+
+def _check_documents(given: object) -> None:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) and all(isinstance(text, str) for text in each.values()) for each in given):
+        raise invalid("template option documents", given, "a list of objects of strings, such as title and text")
 
 
 def field_of(prompt: Prompt) -> str:

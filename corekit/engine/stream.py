@@ -79,6 +79,7 @@ class Stream:
                     outputs=outputs,
                     finished=self.ended and self._error is None,
                     prompt_logprobs=prompt_logprobs,
+                    prompt_token_ids=self._prompt.token_ids,
                 )
             if self._error is not None:
                 raise self._error

@@ -266,3 +266,36 @@ def test_bad_words_are_banned_in_every_form(tokenizer, forms, word):
     bad_words = door.ask(IDS, SamplingParams(bad_words=(word, "ab")), "name").bad_words
     assert sorted(map(bytes, bad_words)) == sorted(forms)
     assert door.ask(IDS, SamplingParams(), "name").bad_words == ()
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(None, b"hello"), (5, b"hello"), (9, b"hello"), (2, b"lo"), (1, b"o")])
+@pytest.mark.parametrize("prompt", [{"text": "hello"}, {"token_ids": tuple(b"hello")}], ids=["text", "ids"])
+def test_only_the_last_tokens_of_a_prompt_are_kept(prompt, keep, kept):
+    client = client_of(StandIn(), max_model_len=50)
+    client.start()
+    outputs = asyncio.run(ask(client, Prompt(**prompt, max_tokens=keep)))
+    client.close()
+    assert {(output.prompt_token_ids, output.num_prompt_tokens) for output in outputs} == {(tuple(kept), len(kept))}
+    whole = "hello" if "text" in prompt and kept == b"hello" else None
+    assert {output.prompt for output in outputs} == {whole}
+
+
+def test_a_prompt_that_is_cut_may_be_longer_than_the_context():
+    error = refused(Prompt(text="x" * 60, max_tokens=51), model={"max_model_len": 50})
+    assert (error.field, error.code) == ("prompt", "context_length_exceeded")
+    client = client_of(StandIn(), max_model_len=50)
+    client.start()
+    assert asyncio.run(ask(client, Prompt(text="x" * 60, max_tokens=48)))[-1].num_prompt_tokens == 48
+    client.close()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2**31, True, 1.5, "3"])
+def test_a_wrong_number_of_kept_tokens(wrong):
+    with pytest.raises(InvalidRequest, match=r"max_tokens must be an integer from 1 to 2147483647"):
+        Prompt(text="x", max_tokens=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["text", {"title": "x"}, ["x"], [{"title": 1}], [{"title": ["x"]}], [None], 5])
+def test_documents_are_a_list_of_objects_of_strings(wrong):
+    error = refused(Prompt(messages=({"role": "user", "content": "hi"},), template={"documents": wrong}))
+    assert (error.field, "template option documents must be a list of objects of strings" in str(error)) == ("template option documents", True)

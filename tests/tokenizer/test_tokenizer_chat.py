@@ -397,3 +397,18 @@ def test_settings_are_plain_json(demo_source: WeightSource) -> None:
     assert settings["eos_token"] == "<|im_end|>"
     assert settings["bos_token"] == "<|im_start|>"
     assert "chat_template" in settings
+
+
+def test_documents_and_effort_only_where_the_template_reads_them() -> None:
+    talk, given = [{"role": "user", "content": "hi"}], {"documents": [{"title": "T<e>", "text": "x"}], "reasoning_effort": "low"}
+    added = [AddedToken(text="<e>", special=True, lstrip=False, rstrip=False)]
+    reads = ChatTemplate("{{ documents[0].title }} {{ reasoning_effort }}{{ messages[0].content }}<e>", added=added, names={})
+    pieces = reads.render(talk, None, given)
+    assert "".join(piece.text for piece in pieces) == "T<e> lowhi<e>"
+    assert [piece.plain for piece in pieces if "T<e>" in piece.text] == [True]
+    for name, value in given.items():
+        for text in ("{{ messages[0].content }}", "{# " + name + " #}{{ messages[0]." + name + " }}", "{% set " + name + " = 1 %}{{ " + name + " }}"):
+            with pytest.raises(InvalidRequest, match=f"^{name} is not read by the chat template of this model. Leave it out$") as refused:
+                ChatTemplate(text, added=[], names={}).render(talk, None, {name: value})
+            assert (refused.value.field, refused.value.code) == (name, "unsupported_parameter")
+    assert "".join(piece.text for piece in ChatTemplate("{{ messages[0].content }}", added=[], names={}).render(talk, None, {"enable_thinking": True})) == "hi"
