@@ -43,7 +43,7 @@ _SAMPLING = (
     "cache_retention",
 )
 
-_RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "24h": 24 * 3600.0}
+RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "24h": 24 * 3600.0}
 """OpenAI's words for how long a prefix stays cached, in seconds."""
 
 
@@ -127,7 +127,7 @@ def completion_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptio
         raise unsupported("best_of")
     prompts = _prompts(body.prompt, options.max_prompts, model.max_model_len)
     job = _job(body, prompts, max_tokens=16 if body.max_tokens is None else body.max_tokens, logprobs=body.logprobs, names={})
-    _check_size(job, model, options)
+    check_size(job, model, options)
     return job
 
 
@@ -136,8 +136,8 @@ def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) ->
     _check_common(body, model, options)
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
-    _bounded("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
-    _bounded("max_completion_tokens", body.max_completion_tokens, 1, 2**31 - 1)
+    bounded("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
+    bounded("max_completion_tokens", body.max_completion_tokens, 1, 2**31 - 1)
     prompt = Prompt(messages=read_messages(body.messages), template=_template(body))
     names = {"logprobs": "top_logprobs" if body.top_logprobs is not None else "logprobs", "prompt": "messages", "template": "chat_template_kwargs"}
     max_tokens = body.max_tokens
@@ -145,18 +145,18 @@ def chat_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) ->
         max_tokens = body.max_completion_tokens
         names["max_tokens"] = "max_completion_tokens"
     job = _job(body, (prompt,), max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None, names=names)
-    _check_size(job, model, options)
+    check_size(job, model, options)
     return job
 
 
 def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, logprobs: int | None, names: dict[str, str]) -> Job:
     given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
     if body.prompt_cache_retention is not None:
-        given["cache_retention"] = _RETENTIONS[body.prompt_cache_retention]
+        given["cache_retention"] = RETENTIONS[body.prompt_cache_retention]
     return Job(
         model=body.model,
         prompts=prompts,
-        params=SamplingParams(**given, logit_bias=_biases(body.logit_bias or {}), max_tokens=max_tokens, logprobs=logprobs),
+        params=SamplingParams(**given, logit_bias=biases(body.logit_bias or {}), max_tokens=max_tokens, logprobs=logprobs),
         stream=body.stream,
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         request_id=body.request_id,
@@ -165,7 +165,7 @@ def _job(body: Common, prompts: tuple[Prompt, ...], *, max_tokens: int | None, l
     )
 
 
-def _biases(given: dict[str, float]) -> dict[int, float]:
+def biases(given: dict[str, float]) -> dict[int, float]:
     """JSON writes token ids as text."""
     for key in given:
         if not _ID.fullmatch(key):
@@ -175,10 +175,10 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
 
 def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: HttpOptions) -> None:
     check_model(body.model, model, options)
-    _bounded("n", body.n, 1, options.max_n)
-    _bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
+    bounded("n", body.n, 1, options.max_n)
+    bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
     if body.prompt_cache_retention is not None:
-        _check_retention(body.prompt_cache_retention, body.cache_retention)
+        check_retention(body.prompt_cache_retention, body.cache_retention)
     if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
         raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes", "request_id")
     if body.stream_options is not None:
@@ -191,15 +191,15 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
         raise invalid("logprobs are not supported by the sampler of this server. Leave the field out", "logprobs", code="unsupported_parameter")
 
 
-def _check_retention(word: str, seconds: float | None) -> None:
-    if word not in _RETENTIONS:
+def check_retention(word: str, seconds: float | None) -> None:
+    if word not in RETENTIONS:
         message = f'prompt_cache_retention must be "in_memory" or "24h", got {cut(word)!r}. For any other time use cache_retention, in seconds'
         raise invalid(message, "prompt_cache_retention")
     if seconds is not None:
         raise invalid("prompt_cache_retention and cache_retention exclude each other: both say how long the prefix stays cached", "prompt_cache_retention")
 
 
-def _check_size(job: Job, model: ModelFacts, options: HttpOptions) -> None:
+def check_size(job: Job, model: ModelFacts, options: HttpOptions) -> None:
     n, logprobs = job.params.n, job.params.logprobs or 0
     num_choices = len(job.prompts) * n
     if num_choices > options.max_choices:
@@ -246,7 +246,7 @@ def _prompts(given: str | list[Any], max_prompts: int, max_tokens: int) -> tuple
     if isinstance(given, str):
         return (_prompt(given, "prompt", max_tokens),)
     if not given:
-        raise _empty("prompt")
+        raise empty("prompt")
     if isinstance(given[0], int) and not isinstance(given[0], bool):
         return (_prompt(given, "prompt", max_tokens),)
     if len(given) > max_prompts:
@@ -258,7 +258,7 @@ def _prompt(item: Any, at: str, max_tokens: int) -> Prompt:
     if not isinstance(item, str | list):
         raise invalid(f"{at} must be a string or an array of token ids", at, code="invalid_type")
     if not item:
-        raise _empty(at)
+        raise empty(at)
     if isinstance(item, str):
         return Prompt(text=item)
     if len(item) >= max_tokens:  # before its ids are looked at: millions of them would hold up every stream
@@ -267,10 +267,10 @@ def _prompt(item: Any, at: str, max_tokens: int) -> Prompt:
     return Prompt(token_ids=tuple(convert(item, list[int], at)))
 
 
-def _empty(at: str) -> ApiError:
+def empty(at: str) -> ApiError:
     return invalid(f"{at} is empty: there is nothing to continue", at, code="empty_prompt")
 
 
-def _bounded(name: str, value: int | None, least: int, most: int) -> None:
+def bounded(name: str, value: int | None, least: int, most: int) -> None:
     if value is not None and not least <= value <= most:
         raise invalid(f"{name} must be an integer from {least} to {most}, got {cut(str(value))}", name)
