@@ -176,22 +176,32 @@ def biases(given: dict[str, float]) -> dict[int, float]:
 def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: HttpOptions) -> None:
     check_model(body.model, model, options)
     bounded("n", body.n, 1, options.max_n)
-    bounded("priority", body.priority, 1 - 2**31, 2**31 - 1)
-    if body.prompt_cache_retention is not None:
-        check_retention(body.prompt_cache_retention, body.cache_retention)
-    if body.request_id is not None and not REQUEST_ID.fullmatch(body.request_id):
-        raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes", "request_id")
+    check_identity(body.request_id, body.priority)
+    check_retention(body.prompt_cache_retention, body.cache_retention)
     if body.stream_options is not None:
         if not body.stream:
             raise invalid("stream_options needs stream: true", "stream_options")
         for name in ("include_obfuscation", "continuous_usage_stats"):
             if getattr(body.stream_options, name):
                 raise unsupported(f"stream_options.{name}", (False,))
-    if not model.supports_logprobs and (body.logprobs or body.logprobs == 0) and body.logprobs is not False:
-        raise invalid("logprobs are not supported by the sampler of this server. Leave the field out", "logprobs", code="unsupported_parameter")
+    if (body.logprobs or body.logprobs == 0) and body.logprobs is not False:
+        check_logprobs(model, "logprobs")
 
 
-def check_retention(word: str, seconds: float | None) -> None:
+def check_identity(request_id: str | None, priority: int | None) -> None:
+    bounded("priority", priority, 1 - 2**31, 2**31 - 1)
+    if request_id is not None and not REQUEST_ID.fullmatch(request_id):
+        raise invalid("request_id must be 1 to 64 letters, digits, dots, underscores or dashes", "request_id")
+
+
+def check_logprobs(model: ModelFacts, field: str) -> None:
+    if not model.supports_logprobs:
+        raise invalid("logprobs are not supported by the sampler of this server. Leave the field out", field, code="unsupported_parameter")
+
+
+def check_retention(word: str | None, seconds: float | None) -> None:
+    if word is None:
+        return
     if word not in RETENTIONS:
         message = f'prompt_cache_retention must be "in_memory" or "24h", got {cut(word)!r}. For any other time use cache_retention, in seconds'
         raise invalid(message, "prompt_cache_retention")
