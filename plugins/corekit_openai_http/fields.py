@@ -85,16 +85,16 @@ def read_object(body: bytes) -> dict[str, Any]:
     return {name: given for name, given in value.items() if given is not None}
 
 
-def drop_without_effect(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out harmless fields and neutral values. Raises ApiError for an unsupported field with any other value."""
+def drop_without_effect(fields: dict[str, Any], *, harmless: frozenset[str] = HARMLESS, refused: Mapping[str, tuple[Any, ...]] = UNSUPPORTED) -> dict[str, Any]:
+    """Leaves out harmless fields and neutral values. Raises ApiError for a refused field with any other value."""
     kept = {}
     for name, given in fields.items():
-        if name in HARMLESS:
+        if name in harmless:
             continue
-        if name not in UNSUPPORTED:
+        if name not in refused:
             kept[name] = given
-        elif not any(given == neutral and isinstance(given, bool) == isinstance(neutral, bool) for neutral in UNSUPPORTED[name]):
-            raise unsupported(name, UNSUPPORTED[name])
+        elif not any(given == neutral and isinstance(given, bool) == isinstance(neutral, bool) for neutral in refused[name]):
+            raise unsupported(name, refused[name])
     return kept
 
 

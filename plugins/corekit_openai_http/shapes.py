@@ -111,18 +111,21 @@ class ChatShape:
         return ChatChoice(index=index, message=message, logprobs=self._logprobs(output.logprobs), finish_reason=output.finish_reason)
 
     def _logprobs(self, given: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
-        if given is None:
-            return None
-        content = []
-        for token in given:
-            raw = self._tokenizer.token_bytes(token.token_id)
-            top = [self._top(token_id, logprob) for token_id, logprob in token.top]
-            content.append(ChatTokenLogprob(token=_text(raw), logprob=_finite(token.logprob), bytes=list(raw), top_logprobs=top))
-        return ChatLogprobs(content=content)
+        return None if given is None else ChatLogprobs(content=token_logprobs(self._tokenizer, given))
 
-    def _top(self, token_id: int, logprob: float) -> TopLogprob:
-        raw = self._tokenizer.token_bytes(token_id)
-        return TopLogprob(token=_text(raw), logprob=_finite(logprob), bytes=list(raw))
+
+def token_logprobs(tokenizer: Tokenizer, given: Sequence[TokenLogprob]) -> list[ChatTokenLogprob]:
+    """Each token as text and as bytes, with the likeliest ones at its position."""
+    entries = []
+    for token in given:
+        raw = tokenizer.token_bytes(token.token_id)
+        top = [_top(tokenizer.token_bytes(token_id), logprob) for token_id, logprob in token.top]
+        entries.append(ChatTokenLogprob(token=_text(raw), logprob=_finite(token.logprob), bytes=list(raw), top_logprobs=top))
+    return entries
+
+
+def _top(raw: bytes, logprob: float) -> TopLogprob:
+    return TopLogprob(token=_text(raw), logprob=_finite(logprob), bytes=list(raw))
 
 
 def _finite(logprob: float) -> float:
