@@ -172,7 +172,7 @@ class Door:
             too_long = num_prompt_tokens + 1 > limit
             remedy = "Shorten the prompt" if too_long else "Shorten the prompt or lower max_tokens"
             raise InvalidRequest(
-                f"the context of this model is {limit} tokens, but {num_prompt_tokens + asked} were requested: {num_prompt_tokens} in the prompt and "
+                f"this model's maximum context length is {limit} tokens, but {num_prompt_tokens + asked} were requested: {num_prompt_tokens} in the prompt and "
                 f"{'at least 1' if params.max_tokens is None else asked} to generate (max_tokens). {remedy}",
                 field=field if too_long else "max_tokens",
                 code="context_length_exceeded",

@@ -84,7 +84,7 @@ def test_a_seed_repeats_what_is_drawn(tmp_path: Path, invoke: Invoke) -> None:
 def test_from_a_pipe_the_first_fault_ends_it(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke(write(tmp_path, SPEAKS), piped="one\n" + "x" * 300 + "\nthree\n")
     assert (done.exit_code, done.stdout) == (1, "Hello there, this is an answer.\n")
-    assert "the context of this model is 200 tokens" in done.stderr
+    assert "this model's maximum context length is 200 tokens" in done.stderr
     assert "Traceback" not in done.stderr
     done = invoke(write(tmp_path, SPEAKS), piped=b"one\n\xff\n")
     assert (done.exit_code, done.stdout) == (2, "Hello there, this is an answer.\n")
@@ -269,7 +269,7 @@ def test_a_context_that_is_full_is_said_with_the_way_on(tmp_path: Path, at_termi
     assert chat.say("\x1b[200~two\nlines\x1b[201~").endswith("Hello there, this is an answer.")
     assert chat.say("//second").endswith("Hello there, this is an answer.")
     refused = chat.say("y" * 60)
-    assert "corekit: the question was not sent: the context of this model is 200 tokens, but" in refused
+    assert "corekit: the question was not sent: this model's maximum context length is 200 tokens, but" in refused
     assert "To go on, /forget drops the oldest of 2 questions and answers, /clear all" in refused
     assert chat.say("/forget") == "(forgotten: two\nlines; left: 1)"
     assert chat.say("/forget") == "(forgotten: /second; left: 0)"

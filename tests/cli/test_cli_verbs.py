@@ -221,7 +221,7 @@ def test_what_cannot_be_answered_is_refused_before_weights(tmp_path: Path, invok
 def test_a_refused_request_is_exit_code_1(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("run", "hello" * 1000, "--config", write(tmp_path))
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "the context of this model is" in done.stderr
+    assert "this model's maximum context length is" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("run", "hello", "--config"), ("serve",), ("check",), ("plugins",), ("config", "show")])
