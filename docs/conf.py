@@ -25,7 +25,7 @@ html_copy_source = False
 
 CONTENTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "index": {
-        "Use it": ("cli", "configuration", "http", "python", "cpu", "kv-memory", "cookbook", "benchmarks"),
+        "Use it": ("cli", "configuration", "http", "observability", "python", "cpu", "kv-memory", "cookbook", "benchmarks"),
         "Extend it": ("writing-plugins", "testing-plugins"),
         "Slots": (
             "slots/tokenizer",
