@@ -221,6 +221,19 @@ class SupportsEvictionSink(Protocol):
 
 
 @runtime_checkable
+class SupportsForgetting(Protocol):
+    """Optional: drops a whole prefix cache. The core asks the top of the stack, between two steps."""
+
+    def forget(self) -> int:
+        """No key that was published so far is found any more; how many device blocks and cached host slots lost theirs.
+
+        Used blocks stay used, idle ones become free; what is published later is found again. Each device block that loses its key
+        is told to the sink, used ones too. What is parked comes back, and is found on the host as before.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsAudit(Protocol):
     """Optional: checks a layer's own invariants while the engine is idle."""
 

@@ -98,6 +98,13 @@ class EngineClient(Protocol):
         """End a request with reason "abort". False: no such request is alive."""
         ...
 
+    async def reset_prefix_cache(self) -> int:
+        """Forget, between two steps, every prefix that was cached so far; how many blocks. Requests under way go on, and what they need stays.
+
+        Raises RequestFailed where the allocator stack has a prefix cache that cannot be dropped, Overloaded while the engine loads, EngineDead.
+        """
+        ...
+
     def stats(self) -> EngineStats: ...
 
     def health(self) -> Health: ...

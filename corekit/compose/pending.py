@@ -58,7 +58,15 @@ class PendingClient:
         news: tuple[RequestOutput, ...] = ()
         for output in news:
             yield output
-        raise EngineDead(self._failure) if self._failure else Overloaded("the model is still loading: try again in a moment")
+        raise self._refusal()
+
+    def _refusal(self) -> EngineDead | Overloaded:
+        return EngineDead(self._failure) if self._failure else Overloaded("the model is still loading: try again in a moment")
+
+    async def reset_prefix_cache(self) -> int:
+        if self._client is None:
+            raise self._refusal()
+        return await self._client.reset_prefix_cache()
 
     def abort(self, request_id: str) -> bool:
         return self._client is not None and self._client.abort(request_id)

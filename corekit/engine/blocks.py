@@ -19,7 +19,9 @@ from corekit.api import (
     Copy,
     PrefixMatch,
     PrefixQuery,
+    RequestFailed,
     SupportsAudit,
+    SupportsForgetting,
     SupportsPrefixCache,
     SupportsSwap,
     Ticket,
@@ -167,6 +169,15 @@ class BlockTables:
         """Whoever was parked does not come back."""
         assert self._swap is not None
         self._ask(self._swap.drop, ticket)
+
+    def forget_prefixes(self) -> int:
+        """No later prompt finds what was published so far; how many blocks. Raises RequestFailed, changing nothing, where a layer hides how."""
+        if not self.caches_prefixes:
+            return 0
+        if not isinstance(self.stack, SupportsForgetting):
+            top = type(self.stack).__name__
+            raise RequestFailed(f"the prefix cache cannot be reset: {top}, the top of the allocator stack, has no forget(). Restart the process instead")
+        return self._ask(self.stack.forget)
 
     def stats(self) -> AllocatorStats:
         return self._ask(self.stack.stats)

@@ -33,7 +33,9 @@ from corekit.engine.constraints import CLOSED, Starter
 from corekit.engine.door import Door, Encoded, check_identity, field_of
 from corekit.engine.engine import Engine
 from corekit.engine.line import Line
+from corekit.engine.queue_room import QueueRoom
 from corekit.engine.request import NewRequest
+from corekit.engine.reset import Reset
 from corekit.engine.stream import Stream
 from corekit.engine.streams import News, Streams
 
@@ -66,8 +68,7 @@ class Client:
         self._engine = engine
         self._tokenizer = tokenizer
         self._model = model
-        self._max_queued_requests = max_queued_requests
-        self._max_queued_tokens = max_queued_tokens or 4 * model.max_model_len
+        self._room = QueueRoom(max_requests=max_queued_requests, max_tokens=max_queued_tokens or 4 * model.max_model_len)
         self._starter = Starter(processors)
         self._clock = clock
         self._collector = collector or Collector()  # one that is never started does nothing
@@ -77,6 +78,7 @@ class Client:
         self._lock = threading.Condition()
         self._streams = Streams()
         self._line = Line()
+        self._resets: set[Reset] = set()
         self._process = os.getpid()
         self._dead: str | None = None
         self._closing = False
@@ -156,6 +158,19 @@ class Client:
                 self._abort(stream)
             return stream is not None
 
+    async def reset_prefix_cache(self) -> int:
+        reset = Reset()
+        with self._lock:
+            self._check_alive()
+            self._resets.add(reset)
+            self._engine.forget_prefixes(reset.hear)
+            self._lock.notify_all()
+        try:
+            return await reset.answer
+        finally:
+            with self._lock:
+                self._resets.discard(reset)
+
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
@@ -170,7 +185,7 @@ class Client:
         with self._lock:
             self._check_alive()
             engine_id = self._streams.engine_id(asked.request_id)
-            self._check_room(len(asked.token_ids))
+            self._room.check(self._engine, len(asked.token_ids))
             try:
                 stream = Stream(request_id=asked.request_id, engine_id=engine_id, prompt=prompt, params=asked.params, tokenizer=self._tokenizer)
             except Exception as fault:
@@ -201,19 +216,6 @@ class Client:
             raise EngineDead(f"this engine lives in process {self._process} and its thread did not come along into this fork: make an engine here")
         if self._dead is not None:
             raise EngineDead(self._dead)
-
-    def _check_room(self, num_tokens: int) -> None:
-        """The queue is what never ran: preempted requests take no room in it. An empty one takes any request that fits the engine."""
-        num_requests, num_queued = self._engine.num_queued, self._engine.num_queued_tokens
-        if num_requests >= self._max_queued_requests:
-            raise Overloaded(
-                f"the queue is full: {num_requests} requests wait, the limit (max_queued_requests) is {self._max_queued_requests}. Try again later"
-            )
-        if num_requests and num_queued + num_tokens > self._max_queued_tokens:
-            raise Overloaded(
-                f"the queue is full: {num_queued} prompt tokens wait and this request has {num_tokens}, "
-                f"the limit (max_queued_tokens) is {self._max_queued_tokens}. Try again later"
-            )
 
     def _hear(self, news: News) -> None:
         """Turn what a step brought for this loop into text. A fault in a decoder ends its own request only."""
@@ -305,6 +307,9 @@ class Client:
             reason = self._dead or CLOSED
             streams = self._streams.clear()
             self._line.call_all()
+            resets = tuple(self._resets)
+        for reset in resets:
+            reset.hear(EngineDead(reason))
         for stream in streams:
             try:
                 stream.loop.call_soon_threadsafe(stream.fail, EngineDead(reason))

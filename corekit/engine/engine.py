@@ -7,12 +7,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from time import perf_counter, sleep
-from typing import NamedTuple
 
-from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestStats, StepResult, StepStats
+from corekit.api import EngineStats, Executor, FinishReason, Observer, RequestFailed, RequestStats, StepResult, StepStats
 
 from .events import SampleDelta
 from .flight import Flight
+from .inbox import Abort, Forget
 from .request import Group, NewRequest
 from .scheduler import Scheduler
 
@@ -24,16 +24,10 @@ MEMORY_SECONDS = 0.1
 """Age at which a busy engine asks its allocator for counts again."""
 
 
-class Abort(NamedTuple):
-    request_id: str
-    sample: int | None
-    reason: FinishReason
-
-
 class Engine:
     """Invariant: at most `executor.max_in_flight` steps are in flight, and they commit in the order of their submission.
 
-    `submit`, `abort`, `refusal` and the counts may be called from any thread; everything else from the one that steps.
+    `submit`, `abort`, `forget_prefixes`, `refusal` and the counts may be called from any thread; everything else from the one that steps.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, *, observers: Sequence[Observer] = (), clock: Callable[[], float]) -> None:
@@ -41,7 +35,7 @@ class Engine:
         self.executor = executor
         self._observers = list(observers)
         self._clock = clock
-        self._inbox: deque[NewRequest | Abort] = deque()
+        self._inbox: deque[NewRequest | Abort | Forget] = deque()
         self._inbox_lock = threading.Lock()
         self._num_inbox_requests = 0
         self._num_inbox_tokens = 0
@@ -68,6 +62,10 @@ class Engine:
     def abort(self, request_id: str, *, sample: int | None = None, reason: FinishReason = "abort") -> None:
         with self._inbox_lock:
             self._inbox.append(Abort(request_id, sample, reason))
+
+    def forget_prefixes(self, done: Callable[[int | RequestFailed], None]) -> None:
+        with self._inbox_lock:
+            self._inbox.append(Forget(done))
 
     def refusal(self, num_prompt_tokens: int, num_samples: int) -> str | None:
         return self.scheduler.limits.refusal(num_prompt_tokens, num_samples)
@@ -168,6 +166,14 @@ class Engine:
                     self.scheduler.add(message)
             if isinstance(message, Abort):
                 self.scheduler.end(message.request_id, sample=message.sample, reason=message.reason)
+            elif isinstance(message, Forget):
+                self._forget_prefixes(message)
+
+    def _forget_prefixes(self, asked: Forget) -> None:
+        try:
+            asked.done(self.scheduler.blocks.forget_prefixes())
+        except RequestFailed as refusal:
+            asked.done(refusal)
 
     def _submit(self) -> bool:
         began = perf_counter()

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from corekit.api import BlockAllocator, Blocks, SupportsAudit, SupportsEvictionSink, SupportsPrefixCache, SupportsSwap
+from corekit.api import BlockAllocator, Blocks, SupportsAudit, SupportsEvictionSink, SupportsForgetting, SupportsPrefixCache, SupportsSwap
 
 from .block_answers import alone, answers
 from .block_calls import Calls, key_chain
 from .block_cost import cost
+from .block_forgetting_laws import ForgettingLaws
 from .block_host_laws import HostLaws
 from .block_machine import Machine, told
 from .block_prefix_laws import PrefixLaws
@@ -21,13 +22,19 @@ SMALL, LARGE = 100, 10_000
 NUM_WALKS, NUM_STEPS = 80, 20
 PROMISES: Final = frozenset({"retention", "reservation", "shared_slots"})
 """What a part need not do, and no Protocol says: the laws of these are asked where they are declared."""
-ABILITIES: Final = (("prefix_cache", SupportsPrefixCache), ("swap", SupportsSwap), ("eviction_sink", SupportsEvictionSink), ("audit", SupportsAudit))
+ABILITIES: Final = (
+    ("prefix_cache", SupportsPrefixCache),
+    ("swap", SupportsSwap),
+    ("eviction_sink", SupportsEvictionSink),
+    ("forgetting", SupportsForgetting),
+    ("audit", SupportsAudit),
+)
 
 
-class BlockAllocatorKit(PrefixLaws, RetentionLaws, HostLaws):
+class BlockAllocatorKit(PrefixLaws, RetentionLaws, HostLaws, ForgettingLaws):
     """Subclass it, set `provider`, and `beneath` if the part does not stand on free-list alone. See StackKit for what can be declared.
 
-    The laws here are those of every stack; PrefixLaws and RetentionLaws are asked of those that cache, HostLaws of those that reach the host.
+    The laws here are those of every stack; PrefixLaws, RetentionLaws and ForgettingLaws are asked of those that cache, HostLaws of those that reach the host.
     """
 
     def test_abilities_are_shown(self) -> None:

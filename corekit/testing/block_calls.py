@@ -11,7 +11,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from corekit.api import AllocatorStats, BlockAllocator, BlockKey, BlockRef, Blocks, Copy, PrefixMatch, PrefixQuery, SupportsPrefixCache, SupportsSwap, Ticket
+from corekit.api import (
+    AllocatorStats,
+    BlockAllocator,
+    BlockKey,
+    BlockRef,
+    Blocks,
+    Copy,
+    PrefixMatch,
+    PrefixQuery,
+    SupportsForgetting,
+    SupportsPrefixCache,
+    SupportsSwap,
+    Ticket,
+)
 
 BLOCK_SIZE: Final = 4
 NUM_SAID: Final = 12
@@ -206,6 +219,15 @@ class Calls:
             self._keyed(block, cached.key, call)
         self._counted(call)
         return ids
+
+    def forget(self) -> int:
+        """Whoever used a block uses it still."""
+        assert isinstance(self.stack, SupportsForgetting)
+        count = self.stack.forget()
+        self._say(f"forget() -> {count}")
+        self.key_of, self.holder = {}, {}
+        self._counted("forget()")
+        return count
 
     def swap_out(self, ids: Sequence[int], keys: Sequence[BlockKey | None] | None = None) -> Ticket | None:
         """Park a table, whose references the caller gives back. keys: None for what the blocks were published under."""

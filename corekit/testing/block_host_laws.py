@@ -29,7 +29,7 @@ class HostLaws(StackKit):
             ledger = make(NUM_BLOCKS)
             table = ledger.fill(key_chain(1, 2)) if ledger.caches else ledger.take(2) or []
             table += ledger.take(1) or []
-            ticket = _put_away(ledger, table)
+            ticket = put_away(ledger, table)
             ledger.give(ledger.take(NUM_BLOCKS) or [])
             assert ledger.swap_in(ticket) is not None, "swap_in refused although the whole device is available"
 
@@ -40,10 +40,10 @@ class HostLaws(StackKit):
             if not ledger.caches:
                 continue
             first = ledger.take(2) or []
-            away = _parked(ledger, first)
+            away = parked(ledger, first)
             ledger.give(first)
             second = ledger.fill(chain)
-            saved = _parked(ledger, second)
+            saved = parked(ledger, second)
             ledger.give(second)
             ledger.give(ledger.swap_in(away) or [])
             assert ledger.swap_in(saved) is not None, "swap_in refused although the whole device is available"
@@ -55,7 +55,7 @@ class HostLaws(StackKit):
             if not ledger.caches:
                 continue
             table = ledger.fill(chain)
-            ticket = _put_away(ledger, table)
+            ticket = put_away(ledger, table)
             for _ in range(2):
                 match = ledger.find(chain)
                 assert len(match.blocks) == 2, f"of 2 parked keys {len(match.blocks)} are found"
@@ -69,7 +69,7 @@ class HostLaws(StackKit):
             for short in (1, 0):
                 ledger, chain = make(NUM_BLOCKS), key_chain(1, 2) if make(NUM_BLOCKS).caches else []
                 table = [*ledger.fill(chain), *(ledger.take(1) or [])]
-                ticket = _parked(ledger, table)
+                ticket = parked(ledger, table)
                 ledger.give(table[len(chain[:1]) :])  # a used block of its own chain costs it nothing
                 needed = 1 + sum(ledger.find([key]).num_taken for key in chain)
                 ledger.take(ledger.stack.available - needed + short)
@@ -83,7 +83,7 @@ class HostLaws(StackKit):
             if not ledger.caches:
                 continue
             table = ledger.fill(chain)
-            ticket = _put_away(ledger, table)
+            ticket = put_away(ledger, table)
             ledger.give(ledger.take(NUM_BLOCKS) or [])
             back = ledger.swap_in(ticket)
             found = [cached.place for cached in ledger.find(chain).blocks]
@@ -94,7 +94,7 @@ class HostLaws(StackKit):
         for make in self.swapping():
             ledger = make(NUM_BLOCKS)
             table = ledger.take(3) or []
-            _parked(ledger, table)
+            parked(ledger, table)
             left = ledger.take(NUM_BLOCKS - 3)
             assert not set(left or ()).intersection(table), f"swap_out gave back {table}"
             assert ledger.stack.take(1) is None, "swap_out left more blocks than there were"
@@ -133,7 +133,7 @@ class HostLaws(StackKit):
             others = ledger.take(2) or []
             ledger.swap_out(others)
             ledger.give(others)
-            _churn(ledger)
+            churn(ledger)
             assert ledger.swap_in(tickets[1]) is not None, f"swap_in of {len(table)} blocks refused although the whole device is available"
 
     def test_siblings_park_equal_keys_once(self) -> None:
@@ -142,7 +142,7 @@ class HostLaws(StackKit):
             ledger, chain = make(NUM_BLOCKS), key_chain(1, 2)
             _, tickets = _siblings(ledger, chain)
             assert ledger.num_parked == 2, f"{ledger.num_parked} host blocks are parked for 2 tables with the same 2 keys"
-            _churn(ledger)
+            churn(ledger)
             for ticket in tickets:
                 ledger.swap_in(ticket)
 
@@ -151,7 +151,7 @@ class HostLaws(StackKit):
         for make in self.swapping() if "reservation" in self.abilities else ():
             ledger, chain = make(NUM_BLOCKS), key_chain(1, 2)
             table = ledger.fill(chain)
-            ticket = _put_away(ledger, table)
+            ticket = put_away(ledger, table)
             back = ledger.swap_in(ticket)
             assert back == table, f"blocks {table} were parked, nothing was taken meanwhile, and {back} came back"
             assert not ledger.num_copied, f"{ledger.num_copied} copies were made for two blocks that never left the device"
@@ -159,7 +159,7 @@ class HostLaws(StackKit):
     def test_a_slot_is_read_before_it_is_used_again(self) -> None:
         """hold takes a device block for a host hit, which may evict, which may displace what the host caches: not what is held."""
         for make in self.swapping():
-            for ledger, (oldest, *_) in _full_host(make):
+            for ledger, (oldest, *_) in full_host(make):
                 ledger.give(ledger.fill(key_chain(*range(2))))
                 match = ledger.find([oldest])
                 if match.blocks:
@@ -168,33 +168,33 @@ class HostLaws(StackKit):
     def test_a_stale_host_match_is_refused(self) -> None:
         """A match whose host hits were displaced since is None."""
         for make in self.swapping():
-            for ledger, (oldest, *_) in _full_host(make):
+            for ledger, (oldest, *_) in full_host(make):
                 match = ledger.find([oldest])
-                _park_everywhere(ledger)
+                park_everywhere(ledger)
                 if match.blocks and not ledger.find([oldest]).blocks:
                     assert ledger.hold(match) is None, "hold gave what was displaced from the host since it was found"
 
     def test_what_was_held_makes_room(self) -> None:
         """Nothing stays pinned: after any number of host hits the whole host is there for who parks."""
         for make in self.swapping():
-            for ledger, keys in _full_host(make):
+            for ledger, keys in full_host(make):
                 for key in keys[:3]:
                     match = ledger.find([key])
                     ledger.give(ledger.hold(match) or [])
-                _park_everywhere(ledger)
+                park_everywhere(ledger)
 
     def test_what_nobody_parked_makes_room(self) -> None:
         """Slots that cache what was evicted or dropped are there for whoever parks next."""
         for make in self.swapping():
-            for ledger, _ in _full_host(make):
-                _park_everywhere(ledger)
+            for ledger, _ in full_host(make):
+                park_everywhere(ledger)
 
     def test_counts_of_the_host_are_true(self) -> None:
         """num_host_cached <= num_host_used <= num_host_blocks, and the difference of the first two is what tickets list, at every moment."""
         for make in self.swapping():
             ledger = make(NUM_BLOCKS)
             table = ledger.fill(key_chain(1, 2)) if ledger.caches else ledger.take(2) or []
-            tickets = [_parked(ledger, table) for _ in range(2)]
+            tickets = [parked(ledger, table) for _ in range(2)]
             ledger.check_stats()
             ledger.give(table)
             ledger.give(ledger.take(NUM_BLOCKS) or [])
@@ -212,7 +212,7 @@ class HostLaws(StackKit):
             table, tickets = ledger.take(2) or [], []
             for _ in range(ledger.swap.num_host_blocks // 2):
                 ledger.write(table[0])
-                tickets.append(_parked(ledger, table))
+                tickets.append(parked(ledger, table))
             assert ledger.swap_out(ledger.take(2) or []) is None, f"{len(tickets)} tables of 2 blocks are parked on {ledger.swap.num_host_blocks} host blocks"
             for ticket in tickets:
                 ledger.give(ledger.swap_in(ticket) or [])
@@ -222,7 +222,7 @@ class HostLaws(StackKit):
         for make in self.swapping():
             ledger = make(NUM_BLOCKS)
             table = ledger.take(3) or []
-            ticket = _put_away(ledger, table)
+            ticket = put_away(ledger, table)
             others = ledger.take(NUM_BLOCKS - 1) or []
             assert ledger.swap_in(ticket) is None, "swap_in of 3 private blocks with 1 available must be None"
             ledger.give(others)
@@ -234,7 +234,7 @@ class HostLaws(StackKit):
             ledger = make(NUM_BLOCKS)
             table = ledger.fill(key_chain(1, 2)) if ledger.caches else ledger.take(2) or []
             table += ledger.take(2) or []
-            ticket = _put_away(ledger, table)
+            ticket = put_away(ledger, table)
             others = ledger.take(NUM_BLOCKS - 3) or []
             for _ in range(2):
                 assert ledger.swap_in(ticket) is None, "swap_in of 4 blocks with 3 available must be None"
@@ -257,15 +257,15 @@ class HostLaws(StackKit):
                 assert ledger.hold(match) is not None, f"hold refused {match} with {ledger.stack.available} blocks available"
 
 
-def _parked(ledger: Ledger, table: list[int]) -> Ticket:
+def parked(ledger: Ledger, table: list[int]) -> Ticket:
     ticket = ledger.swap_out(table)
     assert ticket is not None, f"swap_out of {len(table)} blocks refused, with room on the host"
     return ticket
 
 
-def _put_away(ledger: Ledger, table: list[int]) -> Ticket:
+def put_away(ledger: Ledger, table: list[int]) -> Ticket:
     """Parked, and given back."""
-    ticket = _parked(ledger, table)
+    ticket = parked(ledger, table)
     ledger.give(table)
     return ticket
 
@@ -276,30 +276,30 @@ def _siblings(ledger: Ledger, chain: Sequence[BlockKey]) -> tuple[list[int], lis
     ledger.share(table)
     tickets = []
     for _ in range(2):
-        tickets.append(_parked(ledger, table))
+        tickets.append(parked(ledger, table))
         ledger.give(table)
     return table, tickets
 
 
-def _churn(ledger: Ledger) -> None:
+def churn(ledger: Ledger) -> None:
     """Every block that nobody uses is taken, written and given back."""
     ledger.give(ledger.take(ledger.stack.available) or [])
 
 
-def _full_host(make: Callable[[int], Ledger]) -> Iterator[tuple[Ledger, list[BlockKey]]]:
+def full_host(make: Callable[[int], Ledger]) -> Iterator[tuple[Ledger, list[BlockKey]]]:
     """A device of 2 blocks, and a host that caches as many keys as it likes; they were parked, evicted and dropped one by one."""
     ledger = make(2)
     if ledger.caches and ledger.swap:
         keys = [key_chain(name)[0] for name in range(100, 100 + min(ledger.swap.num_host_blocks, MOST))]
         for key in keys:
             table = ledger.fill([key])
-            ticket = _put_away(ledger, table)
-            _churn(ledger)
+            ticket = put_away(ledger, table)
+            churn(ledger)
             ledger.drop(ticket)
         yield ledger, keys
 
 
-def _park_everywhere(ledger: Ledger) -> None:
+def park_everywhere(ledger: Ledger) -> None:
     assert ledger.swap
     table = ledger.take(1) or []
     for turn in range(min(ledger.swap.num_host_blocks, MOST)):

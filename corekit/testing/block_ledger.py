@@ -64,6 +64,11 @@ class Ledger(Calls):
             self.check(self.content.get(BlockRef(block)) is cached.key, f"block {block} was held for {cached.key}, and holds something else after the copies")
         return ids
 
+    def forget(self) -> int:
+        count = super().forget()
+        self._settle()
+        return count
+
     def swap_out(self, ids: Sequence[int], keys: Sequence[BlockKey | None] | None = None) -> Ticket | None:
         contents = [self.content[BlockRef(block)] for block in ids]
         ticket = super().swap_out(ids, keys)

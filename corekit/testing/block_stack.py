@@ -37,7 +37,7 @@ class StackKit(Kit):
     beneath: ClassVar[Sequence[Provider[Any] | str] | None] = None
     """The layers beneath, top to bottom, as TOML would name them. () for a bottom; None: free-list, unless the part refuses to stand on it."""
     abilities: ClassVar[frozenset[str]] = frozenset()
-    """What the part over `beneath` offers, so that the laws of it are surely asked: prefix_cache, swap, eviction_sink, audit; and of what
+    """What the part over `beneath` offers, so that the laws of it are surely asked: prefix_cache, swap, eviction_sink, forgetting, audit; and of what
     a part need not do: retention, reservation (a key that stays on the device is parked without a copy), shared_slots (siblings
     park equal keys once)."""
     hides_prefix_cache: ClassVar[bool] = False

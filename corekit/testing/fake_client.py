@@ -105,6 +105,8 @@ class FakeClient:
     """What `stats` says; the requests that run are counted."""
     num_aborted: int = 0
     """Requests whose generator was closed before its end, or aborted by id."""
+    num_resets: int = 0
+    """How often the prefix cache was reset."""
     tokenizer: Tokenizer = field(default_factory=bytes_tokenizer)
     model: ModelFacts = field(default_factory=_facts)
 
@@ -139,6 +141,10 @@ class FakeClient:
         there = request_id in self.alive
         self.alive.discard(request_id)
         return there
+
+    async def reset_prefix_cache(self) -> int:
+        self.num_resets += 1
+        return self.counts.memory.num_idle
 
     def stats(self) -> EngineStats:
         return replace(self.counts, num_running=len(self.alive))

@@ -94,6 +94,18 @@ class PlainPrefixCache:
         assert self._key_of.setdefault(block, key) is key, f"block {block} is published a second time, under another key: a full block has one"
         return True
 
+    def forget(self) -> int:
+        count, idle = len(self._key_of), tuple(self._idle)
+        for block, key in tuple(self._key_of.items()):
+            if self._sink is not None:
+                self._sink(block, key)
+            self._forget(block)
+        self._idle.clear()
+        self._num_evicted += count
+        if idle:
+            self.inner.give(Blocks(idle))
+        return count
+
     def stats(self) -> AllocatorStats:
         self._end_retention()
         below = self.inner.stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from corekit.api import (
@@ -17,6 +18,7 @@ from corekit.api import (
     PrefixMatch,
     PrefixQuery,
     SupportsEvictionSink,
+    SupportsForgetting,
     Ticket,
 )
 
@@ -39,12 +41,16 @@ class CpuSwap:
         self._journal = journal
         self._slots = HostSlots(num_slots, max_cached)
         self._catches = False
+        self._forgets = False
+        """While it does, nothing new is kept."""
         if isinstance(inner, SupportsEvictionSink) and num_slots:
             inner.set_sink(self._catch)
             self._catches = True
         self.take = inner.take
         self.give = inner.give
         self.publish = inner.publish
+        if isinstance(inner, SupportsForgetting):
+            self.forget = partial(self._forget, inner)
         self.find = self._find if num_slots else inner.find
         self.hold = self._hold if num_slots else inner.hold
 
@@ -156,6 +162,8 @@ class CpuSwap:
         """The sink: a device block is about to lose its key."""
         slots = self._slots
         slot = slots.slot_of.get(key)
+        if slot is None and self._forgets:
+            return
         if slot is None:
             slot = slots.keep(key)
             if slot is None:
@@ -166,6 +174,14 @@ class CpuSwap:
             slots.touch(slot)
             return
         self._journal.copy(BlockRef(block), BlockRef(slot, True))
+
+    def _forget(self, inner: SupportsForgetting) -> int:
+        """What is beneath and what is cached here. What is parked is still found, by then on the host."""
+        self._forgets = True
+        try:
+            return inner.forget() + self._slots.forget_cached()
+        finally:
+            self._forgets = False
 
     # -- parking
 

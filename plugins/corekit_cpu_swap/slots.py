@@ -75,6 +75,13 @@ class HostSlots:
         """An awaited slot gets its content."""
         self._awaited.discard(slot)
 
+    def forget_cached(self) -> int:
+        """Every cached slot becomes free; how many. What tickets reference stays."""
+        count = len(self._cached)
+        for _ in range(count):
+            self._given.append(self._displace())
+        return count
+
     def touch(self, slot: int) -> None:
         """Somebody had a use for what is cached there."""
         if slot in self._cached:

@@ -193,6 +193,24 @@ class LruPrefix:
                 return
         self._retention.prolong(key, until)
 
+    def forget(self) -> int:
+        sink, watched, idle = self._sink, self._lifetimes.watched, [*self._idle.values(), *self._aside.values()]
+        for key, cached in self._found.items():
+            if key in watched and (key in self._idle or key in self._aside):
+                self._lifetimes.evicted(key)
+            if sink is not None:
+                sink(cached.place.block, key)
+            self._ripe.remove(key)
+            self._retention.forget(key)
+        watched.clear()  # of what is used nobody can say how long it would have been idle
+        count = len(self._found)
+        for kept in (self._found, self._key_of, self._idle, self._aside, self._numbers):
+            kept.clear()
+        self._num_evicted += count
+        if idle:
+            self.inner.give(Blocks(tuple(idle)))
+        return count
+
     def stats(self) -> AllocatorStats:
         self._ripen(0)
         below, lives = self.inner.stats(), self._lifetimes

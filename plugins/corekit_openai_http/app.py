@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,13 +14,14 @@ from starlette.types import ASGIApp
 
 from corekit import api
 
+from .admin import AbortBody, NoFields, admin_routes
 from .errors import ApiError
 from .exchange import Exchange
 from .fields import cut
 from .forms import chat_form, completion_form
-from .gate import Gate
+from .gate import ADMIN_PATHS, Gate
 from .pages import page_routes
-from .requests import chat_job, completion_job
+from .requests import ChatBody, CompletionBody, chat_job, completion_job
 from .shared import Shared
 
 OWN_PATHS = (
@@ -34,7 +35,17 @@ OWN_PATHS = (
     "/version",
     "/metrics",
 )
-"""As a client writes them, in the order of the table."""
+"""As a client writes them, in the order of the table. Those of the administrator, below `/admin`, are no part's to take either."""
+
+BODIES: Mapping[str, type] = {
+    "/v1/completions": CompletionBody,
+    "/v1/chat/completions": ChatBody,
+    "/admin/reset_prefix_cache": NoFields,
+    "/admin/drain": NoFields,
+    "/admin/resume": NoFields,
+    "/admin/abort": AbortBody,
+}
+"""Path -> the msgspec struct of what is posted there: a POST route whose body is JSON has one here, and so its place in /openapi.json."""
 
 
 def routes(shared: Shared) -> list[Route]:
@@ -43,6 +54,7 @@ def routes(shared: Shared) -> list[Route]:
         Route("/v1/completions", Exchange(shared, read=completion_job, form=completion_form), methods=["POST"], name="completions"),
         Route("/v1/chat/completions", Exchange(shared, read=chat_job, form=chat_form), methods=["POST"], name="chat_completions"),
         *page_routes(shared),
+        *admin_routes(shared),
     ]
 
 
@@ -59,6 +71,8 @@ class Mounted:
         for route in routes:
             if not route.path.startswith("/"):
                 raise ValueError(f"the path {cut(route.path)!r} of {of} does not begin with a slash")
+            if route.path.startswith(ADMIN_PATHS):
+                raise ValueError(f"the path {cut(route.path)} of {of} is below {ADMIN_PATHS}, which is openai-http's own")
             if (owner := owners.get(route.path)) is not None:
                 raise ValueError(f"the path {cut(route.path)} of {of} is taken by {owner}")
             owners[route.path] = of
@@ -80,7 +94,7 @@ def _http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     path = cut(request.scope["path"])
     if error.status_code == 404:
-        known = ", ".join(route.path_format for route in request.app.routes)
+        known = ", ".join(route.path_format for route in request.app.routes if not route.path_format.startswith(ADMIN_PATHS))
         refusal = ApiError(404, f"This server has no route {path}. Its routes: {known}", code="not_found")
     elif error.status_code == 405:
         allowed = headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))

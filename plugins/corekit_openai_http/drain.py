@@ -1,4 +1,4 @@
-"""The state of a server that stops: no new work, then the end of what is left. Knows neither requests nor sockets."""
+"""The state of a server that drains: no new work, and when it stops the end of what is left. Knows neither requests nor sockets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 
 class Drain:
-    """`begun` is set once and stays; `over` is done once the work in flight has had its time."""
+    """`begun` as long as no new work is taken; from `run` on it stays. `over` is done once the work in flight has had its time."""
 
     def __init__(self) -> None:
         self.begun = False
+        self._stopping = False
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._num_live = 0
         self._quiet = asyncio.Event()
@@ -29,9 +30,18 @@ class Drain:
             if not self._num_live:
                 self._quiet.set()
 
+    def pause(self) -> None:
+        """No new work until `resume`."""
+        self.begun = True
+
+    def resume(self) -> bool:
+        """New work is taken again. False: `run` has begun, and that is not taken back."""
+        self.begun = self._stopping
+        return not self._stopping
+
     async def run(self, seconds: float) -> None:
         """Gives the work in flight its time, then ends it. Being cancelled ends it at once."""
-        self.begun = True
+        self.begun = self._stopping = True
         await self._wait(seconds)
         self.over.set_result(None)
         await self._wait(1.0)  # a client that does not read must not hold the server

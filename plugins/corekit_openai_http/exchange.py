@@ -47,13 +47,14 @@ class Exchange(Generic[J]):
         self._options = shared.options
         self._meters = shared.meters
         self._drain = shared.drain
+        self._live = shared.live
         self._read = read
         self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stopwatch = scope["corekit"].stopwatch = self._meters.start()
         if self._drain.begun:
-            raise unavailable("This server is stopping and takes no new work", "draining")
+            raise unavailable("This server is draining and takes no new work", "draining")
         body = await read_body(scope, receive, self._options)
         names: dict[str, str] = {}
         owner = scope["corekit"].owner
@@ -65,8 +66,8 @@ class Exchange(Generic[J]):
                 scope["corekit"].request_id = job.request_id
             form = self._form(job, self._client.tokenizer)
             answering = Answering(job, form, self._client, stopwatch)
-            with self._drain.one_more():
-                await self._watched(answering.run(reply), reply, receive)
+            with self._drain.one_more(), self._live.one_more(scope["corekit"].request_id) as ordered:
+                await self._watched(answering.run(reply), reply, receive, ordered)
         except ClientLeft:
             raise
         except Exception as error:
@@ -87,13 +88,13 @@ class Exchange(Generic[J]):
         fields = read_object(body)
         return owned(self._read(fields, self._client.model, self._options), fields, owner, salts=self._options.salt_by_tenant)
 
-    async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive) -> None:
-        """Runs the answer to its end, or cancels it when the client leaves or the time to drain is over."""
+    async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive, ordered: asyncio.Future[None]) -> None:
+        """Runs the answer to its end, or cancels it when the client leaves, the time to drain is over or somebody has `ordered` its end."""
         work = asyncio.create_task(answer)
         left = asyncio.create_task(_left(receive))
         silence = self._options.keep_alive_seconds or None
         try:
-            while not (await asyncio.wait({work, left, self._drain.over}, timeout=silence, return_when=asyncio.FIRST_COMPLETED))[0]:
+            while not (await asyncio.wait({work, left, ordered, self._drain.over}, timeout=silence, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await reply.comment_if_silent(silence or 0.0)
             finished, gone = work.done(), left.done()
         finally:
@@ -107,6 +108,8 @@ class Exchange(Generic[J]):
                 del work, left, task
         elif gone:
             raise ClientLeft
+        elif ordered.done():
+            raise ApiError(500, "This request was ended by the administrator of this server", code="aborted", headers={"x-should-retry": "false"})
         else:
             raise unavailable("This server was told to stop before the answer was complete", "draining")
 

@@ -40,7 +40,7 @@ class Pages:
         """200 while new work is taken."""
         self._check_engine()
         if self._drain.begun:
-            raise unavailable("This server is stopping and takes no new work", "draining")
+            raise unavailable("This server is draining and takes no new work", "draining")
         return _json({"status": "ready"})
 
     def _check_engine(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from corekit.api import EngineClient
 
 from .drain import Drain
+from .live import LiveRequests
 from .metrics import Meters
 from .options import HttpOptions
 
@@ -19,3 +20,4 @@ class Shared:
     options: HttpOptions
     meters: Meters
     drain: Drain
+    live: LiveRequests = field(default_factory=LiveRequests)

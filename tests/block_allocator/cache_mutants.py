@@ -196,7 +196,29 @@ class NeverEnds(PlainPrefixCache):
         super().__init__(inner)
 
 
+class ForgetsTheIdle(PlainPrefixCache):
+    """What is used keeps its key."""
+
+    def forget(self) -> int:
+        used = {block: key for block, key in self._key_of.items() if block not in self._idle}
+        count = super().forget()
+        self._key_of, self._block_of = used, {key: block for block, key in used.items()}
+        return count
+
+
+class ForgetsInSilence(PlainPrefixCache):
+    """Nobody is told, since nothing was evicted."""
+
+    def forget(self) -> int:
+        sink, self._sink = self._sink, None
+        count = super().forget()
+        self._sink = sink
+        return count
+
+
 CACHE_MUTANTS = [
+    (ForgetsTheIdle, "test_what_is_forgotten_is_not_found"),
+    (ForgetsInSilence, "test_the_sink_hears_what_is_forgotten"),
     (ByTokens, "test_the_engine_answers_the_same"),
     (FoundLater, "test_what_is_published_is_found"),
     (RootsOnly, "test_find_starts_anywhere_and_stops_at_a_gap"),

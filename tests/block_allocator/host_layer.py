@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from corekit.api import (
     AllocatorStats,
@@ -17,6 +18,7 @@ from corekit.api import (
     PrefixMatch,
     PrefixQuery,
     SupportsEvictionSink,
+    SupportsForgetting,
     Ticket,
 )
 
@@ -39,6 +41,9 @@ class HostLayer:
         self.hears = isinstance(inner, SupportsEvictionSink)
         if isinstance(inner, SupportsEvictionSink):
             inner.set_sink(self.catch)
+        self.forgets = False
+        if isinstance(inner, SupportsForgetting):
+            self.forget = partial(self.forget_all, inner)
 
     @property
     def available(self) -> int:
@@ -60,7 +65,7 @@ class HostLayer:
         slot = self.slot_of.get(key)
         if slot in self.reserved:
             self.fill(block, slot)
-        elif slot is None and (self.free or self.cached):
+        elif slot is None and not self.forgets and (self.free or self.cached):
             slot = self.claim(key)
             self.cached[slot] = None
             self.fill(block, slot)
@@ -79,6 +84,16 @@ class HostLayer:
         if key is not None:
             self.slot_of[key], self.key_of[slot] = slot, key
         return slot
+
+    def forget_all(self, inner: SupportsForgetting) -> int:
+        self.forgets = True
+        count = inner.forget() + len(self.cached)
+        self.forgets = False
+        for slot in self.cached:
+            del self.slot_of[self.key_of.pop(slot)]
+        self.free += self.cached
+        self.cached.clear()
+        return count
 
     def pin(self, slot: int) -> None:
         self.pins[slot] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from host_layer import HostLayer
 
-from corekit.api import AllocatorStats, BlockKey, BlockRef, Blocks, PrefixMatch, PrefixQuery, Ticket
+from corekit.api import AllocatorStats, BlockKey, BlockRef, Blocks, PrefixMatch, PrefixQuery, SupportsForgetting, Ticket
 
 
 class NoSlots(HostLayer):
@@ -272,7 +272,24 @@ class TakesFirst(HostLayer):
         return Blocks(held.ids + taken.ids)
 
 
+class LosesWhatIsAwaited(HostLayer):
+    """While it forgets, its sink is deaf to what is parked, too."""
+
+    def catch(self, block: int, key: BlockKey) -> None:
+        if not self.forgets:
+            super().catch(block, key)
+
+
+class KeepsTheHost(HostLayer):
+    """Lets the layer beneath forget, and not itself."""
+
+    def forget_all(self, inner: SupportsForgetting) -> int:
+        return inner.forget()
+
+
 HOST_MUTANTS = [
+    (LosesWhatIsAwaited, "test_what_is_parked_survives_forgetting"),
+    (KeepsTheHost, "test_the_host_forgets_too"),
     (NoSlots, "test_abilities_are_shown"),
     (CopiesAcross, "test_a_parked_table_comes_back_with_its_content"),
     (NeverFills, "test_a_parked_table_comes_back_with_its_content"),

@@ -33,7 +33,7 @@ class TestCounting(BlockAllocatorKit):
 
 class TestPrefixCache(BlockAllocatorKit):
     provider = CACHE
-    abilities = frozenset({"prefix_cache", "eviction_sink", "audit", "retention"})
+    abilities = frozenset({"prefix_cache", "eviction_sink", "forgetting", "audit", "retention"})
 
 
 class Forgetful(PlainPrefixCache):
@@ -95,7 +95,7 @@ class TestHostOverFreeList(BlockAllocatorKit):
 class TestHostOverCache(BlockAllocatorKit):
     provider = HOST
     beneath = (CACHE, "free-list")
-    abilities = frozenset({"swap", "prefix_cache", "audit", "retention", "reservation", "shared_slots"})
+    abilities = frozenset({"swap", "prefix_cache", "audit", "retention", "reservation", "shared_slots", "forgetting"})
 
 
 class CountingSwap(Counting):

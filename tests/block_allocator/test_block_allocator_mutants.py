@@ -20,8 +20,11 @@ WASTEFUL = (
     *("DropsRetention", "RetainsNothing", "RetainsItsOwn", "LastWordCounts", "NeverEnds"),
 )
 """They do too much, or too little for others; no request reads what is not its own."""
-UNASKED = ("BelievesMatches", "BelievesHostMatches", "ByHash", "ByFields", "SilentEviction")
-"""The machine keeps no match, knows one group and no colliding hashes, and has no layer above the stack."""
+UNASKED = (
+    *("BelievesMatches", "BelievesHostMatches", "ByHash", "ByFields", "SilentEviction"),
+    *("ForgetsTheIdle", "ForgetsInSilence", "LosesWhatIsAwaited", "KeepsTheHost"),
+)
+"""The machine keeps no match, knows one group and no colliding hashes, has no layer above the stack, and never forgets."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.part.__name__)

@@ -20,7 +20,7 @@ class TestOverPrefixCache(BlockAllocatorKit):
     provider = "cpu-swap"
     options = {"num_host_blocks": 8}  # noqa: RUF012
     beneath = ("lru-prefix", "free-list")
-    abilities = frozenset({"swap", "prefix_cache", "retention", "reservation", "shared_slots", "audit"})
+    abilities = frozenset({"swap", "prefix_cache", "retention", "reservation", "shared_slots", "forgetting", "audit"})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from engine_stand_in import StandIn, client_of
@@ -18,13 +19,13 @@ async def ask(client, size=1, name=None):
 def counted(client) -> list[int]:
     """The prompt sizes of all looks at the queue."""
     looks: list[int] = []
-    look = client._check_room
+    room = client._room
 
-    def counting(num_tokens):
+    def counting(queue, num_tokens):
         looks.append(num_tokens)
-        look(num_tokens)
+        room.check(queue, num_tokens)
 
-    client._check_room = counting
+    client._room = SimpleNamespace(check=counting)
     return looks
 
 

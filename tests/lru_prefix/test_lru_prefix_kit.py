@@ -10,7 +10,7 @@ from corekit.testing import BlockAllocatorKit
 
 class TestLruPrefix(BlockAllocatorKit):
     provider = "lru-prefix"
-    abilities = frozenset({"prefix_cache", "eviction_sink", "retention", "audit"})
+    abilities = frozenset({"prefix_cache", "eviction_sink", "retention", "forgetting", "audit"})
 
 
 class TestWatched(BlockAllocatorKit):
@@ -18,4 +18,4 @@ class TestWatched(BlockAllocatorKit):
 
     provider = "lru-prefix"
     options: ClassVar[Mapping[str, Any]] = {"sample_every": 1}
-    abilities = frozenset({"prefix_cache", "eviction_sink", "retention", "audit"})
+    abilities = frozenset({"prefix_cache", "eviction_sink", "retention", "forgetting", "audit"})
