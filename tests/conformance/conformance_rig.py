@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,6 +50,7 @@ class Server:
     url: str
     assembly: Assembly
     http: httpx.Client
+    loop: asyncio.AbstractEventLoop
 
     def audit(self) -> list[str]:
         return self.assembly.engine.audit()
@@ -82,18 +83,32 @@ def tables(**given: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running(config: dict[str, Any], *, http: dict[str, Any] | None = None, tokenizer: object = None) -> Iterator[tuple[str, Assembly]]:
-    """An engine and its HTTP frontend; `http`: options of the frontend."""
+def running(config: dict[str, Any], *, http: dict[str, Any] | None = None, tokenizer: object = None, headers: dict[str, str] | None = None) -> Iterator[Server]:
+    """An engine and its HTTP frontend, from entering to leaving. `http`: options of the frontend; `headers`: of the client at hand."""
     frontend = _frontend(http)
-    with assemble(config, tokenizer=tokenizer, frontends=(frontend,), progress=False) as assembly, _serving(frontend, assembly.serve) as url:
-        yield url, assembly
+    with (
+        assemble(config, tokenizer=tokenizer, frontends=(frontend,), progress=False) as assembly,
+        _serving(frontend, assembly.serve) as (url, loop),
+        httpx.Client(base_url=url, timeout=30, headers=headers) as client,
+    ):
+        yield Server(url, assembly, client, loop)
+
+
+def served(
+    *, http: dict[str, Any] | None = None, tokenizer: object = None, headers: dict[str, str] | None = None, **given: Any
+) -> AbstractContextManager[Server]:
+    """The same with a model without weights; `given` as in `tables`."""
+    config = tables(**given)
+    if tokenizer is not None:
+        config.pop("tokenizer")
+    return running(config, http=http, tokenizer=tokenizer, headers=headers)
 
 
 @contextmanager
 def fronted(client: EngineClient, **http: Any) -> Iterator[str]:
     """The frontend before a client whose faults a test sets."""
     frontend = _frontend(http)
-    with _serving(frontend, partial(frontend.serve, client)) as url:
+    with _serving(frontend, partial(frontend.serve, client)) as (url, _):
         yield url
 
 
@@ -102,7 +117,7 @@ def _frontend(options: dict[str, Any] | None) -> OpenAiHttp:
 
 
 @contextmanager
-def _serving(frontend: OpenAiHttp, serve: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[str]:
+def _serving(frontend: OpenAiHttp, serve: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[tuple[str, asyncio.AbstractEventLoop]]:
     frontend.bind()
     loop = asyncio.new_event_loop()
     task = loop.create_task(serve())
@@ -110,21 +125,11 @@ def _serving(frontend: OpenAiHttp, serve: Callable[[], Coroutine[Any, Any, None]
     url = frontend.address or ""
     thread.start()
     try:
-        yield url
+        yield url, loop
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join(20)
     assert not thread.is_alive()
-
-
-@contextmanager
-def served(*, http: dict[str, Any] | None = None, tokenizer: object = None, headers: dict[str, str] | None = None, **given: Any) -> Iterator[Server]:
-    """A server from entering to leaving; `given` as in `tables`."""
-    config = tables(**given)
-    if tokenizer is not None:
-        config.pop("tokenizer")
-    with running(config, http=http, tokenizer=tokenizer) as (url, assembly), httpx.Client(base_url=url, timeout=30, headers=headers) as client:
-        yield Server(url, assembly, client)
 
 
 def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:

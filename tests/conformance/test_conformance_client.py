@@ -123,7 +123,7 @@ def test_the_yardstick_finds_what_is_wrong(server: Server) -> None:
 def test_the_demo_model(demo_source: object) -> None:
     """The same calls on real weights."""
     recording = Recording()
-    with running(DEMO) as (url, _), openai.OpenAI(base_url=url + "/v1", api_key="none", http_client=httpx.Client(transport=recording, timeout=120)) as client:
+    with running(DEMO) as demo, openai.OpenAI(base_url=demo.url + "/v1", api_key="none", http_client=httpx.Client(transport=recording, timeout=120)) as client:
         for path, fields in CALLS.values():
             for stream in (False, True):
                 resource: Any = {COMPLETIONS: client.completions, CHAT: client.chat.completions, RESPONSES: client.responses}[path]

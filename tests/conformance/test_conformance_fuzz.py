@@ -14,8 +14,8 @@ from conformance_rig import MODEL, Server, served
 from edge_bodies import EdgeRequest, requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wire_models import error_faults, faults, stream_faults
 from wire_models import Exchange as Wire
+from wire_models import error_faults, faults, stream_faults
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(1800)]
 
