@@ -17,6 +17,7 @@ class Drain:
         self._num_live = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._arriving: set[asyncio.Timeout] = set()
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
@@ -30,6 +31,15 @@ class Drain:
             if not self._num_live:
                 self._quiet.set()
 
+    @contextmanager
+    def arriving(self, until: asyncio.Timeout) -> Iterator[None]:
+        """A request that is no work yet, since it is still being read, for as long as the context is open: `run` ends `until` at once."""
+        self._arriving.add(until)
+        try:
+            yield
+        finally:
+            self._arriving.remove(until)
+
     def pause(self) -> None:
         """No new work until `resume`."""
         self.begun = True
@@ -42,6 +52,8 @@ class Drain:
     async def run(self, seconds: float) -> None:
         """Gives the work in flight its time, then ends it. Being cancelled ends it at once."""
         self.begun = self._stopping = True
+        for until in self._arriving:
+            until.reschedule(0.0)
         await self._wait(seconds)
         self.over.set_result(None)
         await self._wait(1.0)  # a client that does not read must not hold the server

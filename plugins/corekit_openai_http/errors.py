@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +11,7 @@ import msgspec
 
 from corekit.api import EngineDead, InvalidRequest, Overloaded, RequestFailed
 
-_TYPES: Mapping[int, str] = {401: "authentication_error", 408: "timeout_error", 500: "server_error", 503: "overloaded_error"}
+_TYPES: Mapping[int, str] = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error", 500: "server_error", 503: "overloaded_error"}
 
 
 class ApiError(Exception):
@@ -36,13 +38,22 @@ def invalid(message: str, param: str | None = None, *, code: str | None = None) 
     return ApiError(400, message, param=param, code=code)
 
 
-def unavailable(message: str, code: str) -> ApiError:
-    """503: try again later, or elsewhere."""
-    return ApiError(503, message, code=code, headers={"retry-after": "1"})
+def unavailable(message: str, code: str, seconds: float = 1.0) -> ApiError:
+    """503: try again later, in about so many seconds, or elsewhere."""
+    return ApiError(503, message, code=code, headers=retry_headers(seconds))
 
 
-def from_exception(error: BaseException, names: dict[str, str] | None = None) -> ApiError | None:
-    """The answer for an error of the engine; None for what nobody foresaw. `names`: field of the engine -> field of the request."""
+def retry_headers(seconds: float) -> dict[str, str]:
+    """In whole seconds for everybody; OpenAI's clients look at the milliseconds first, which differ so that not all of them come at once."""
+    spread = random.uniform(0.75, 1.25)
+    return {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(round(1000 * seconds * spread)), "x-should-retry": "true"}
+
+
+def from_exception(error: BaseException, names: dict[str, str] | None = None, retry_seconds: float = 1.0) -> ApiError | None:
+    """The answer for an error of the engine; None for what nobody foresaw.
+
+    names: field of the engine -> field of the request. retry_seconds: until there may be room in a queue that is full.
+    """
     match error:
         case ApiError():
             return error
@@ -50,7 +61,7 @@ def from_exception(error: BaseException, names: dict[str, str] | None = None) ->
             field = "template" if (error.field or "").startswith("template ") else error.field  # "template option NAME"
             return invalid(str(error), (names or {}).get(field or "", field), code=error.code)
         case Overloaded():
-            return unavailable(str(error), "server_overloaded")
+            return unavailable(str(error), "server_overloaded", retry_seconds)
         case EngineDead():
             return unavailable(str(error), "engine_dead")
         case RequestFailed():

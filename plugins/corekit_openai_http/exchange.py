@@ -1,4 +1,4 @@
-"""The endpoints that generate: reads the body, then runs the answer while watching for a client that left and a server that stops."""
+"""The endpoints that generate: reads the body, then runs the answer while watching for whatever ends it early."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from corekit.api import ModelFacts, Tokenizer
 
 from .answer import Answering
+from .deadlines import deadlines, too_late
 from .errors import ApiError, from_exception, unavailable, unexpected
 from .fields import read_object
 from .forms import Form
@@ -20,6 +21,7 @@ from .options import HttpOptions
 from .reply import Reply
 from .requests import Job
 from .shared import Shared
+from .stopwatch import Stopwatch
 from .tenants import owned
 
 _MAX_BYTES_ON_LOOP = 256 * 1024
@@ -46,6 +48,7 @@ class Exchange(Generic[J]):
         self._client = shared.client
         self._options = shared.options
         self._meters = shared.meters
+        self._admission = shared.admission
         self._drain = shared.drain
         self._live = shared.live
         self._read = read
@@ -53,9 +56,23 @@ class Exchange(Generic[J]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stopwatch = scope["corekit"].stopwatch = self._meters.start()
-        if self._drain.begun:
-            raise unavailable("This server is draining and takes no new work", "draining")
-        body = await read_body(scope, receive, self._options)
+        self._admission.check()
+        with self._admission.seat(scope["corekit"].tenant):
+            body = await self._body(scope, receive)
+            self._admission.check()  # it may have been long on its way
+            await self._answer(body, stopwatch, scope, receive, send)
+            self._admission.answered(stopwatch.first_seconds)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """A server that is told to stop does not wait for the rest of it."""
+        try:
+            async with asyncio.timeout(None) as until:
+                with self._drain.arriving(until):
+                    return await read_body(scope, receive, self._options)
+        except TimeoutError:
+            raise unavailable("This server was told to stop before the request had arrived", "draining") from None
+
+    async def _answer(self, body: bytes, stopwatch: Stopwatch, scope: Scope, receive: Receive, send: Send) -> None:
         names: dict[str, str] = {}
         owner = scope["corekit"].owner
         reply = Reply(send)
@@ -67,11 +84,11 @@ class Exchange(Generic[J]):
             form = self._form(job, self._client.tokenizer)
             answering = Answering(job, form, self._client, stopwatch)
             with self._drain.one_more(), self._live.one_more(scope["corekit"].request_id) as ordered:
-                await self._watched(answering.run(reply), reply, receive, ordered)
+                await self._watched(answering.run(reply), reply, receive, ordered, stopwatch)
         except ClientLeft:
             raise
         except Exception as error:
-            refusal = from_exception(error, names)
+            refusal = from_exception(error, names, self._admission.retry_seconds)
             if refusal is None:
                 LOG.exception("request %s failed", scope["corekit"].request_id, extra={"request_id": scope["corekit"].request_id})
                 refusal = unexpected(scope["corekit"].request_id)
@@ -80,7 +97,8 @@ class Exchange(Generic[J]):
                     raise refusal from None
                 if reply.streaming:
                     self._meters.http.stream_failed()
-                    await reply.fail(form.failure(refusal))
+                    if not await reply.fail(form.failure(refusal)):
+                        raise ClientLeft from None
             finally:
                 del refusal  # a frame that names an error raised in it is freed, with its body and its job, only when garbage is collected
 
@@ -88,15 +106,17 @@ class Exchange(Generic[J]):
         fields = read_object(body)
         return owned(self._read(fields, self._client.model, self._options), fields, owner, salts=self._options.salt_by_tenant)
 
-    async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive, ordered: asyncio.Future[None]) -> None:
-        """Runs the answer to its end, or cancels it when the client leaves, the time to drain is over or somebody has `ordered` its end."""
+    async def _watched(self, answer: Coroutine[Any, Any, None], reply: Reply, receive: Receive, ordered: asyncio.Future[None], stopwatch: Stopwatch) -> None:
+        """Runs the answer to its end, or cancels it when the client leaves, a deadline or the time to drain is over, or somebody has `ordered` its end."""
         work = asyncio.create_task(answer)
         left = asyncio.create_task(_left(receive))
         silence = self._options.keep_alive_seconds or None
         try:
-            while not (await asyncio.wait({work, left, ordered, self._drain.over}, timeout=silence, return_when=asyncio.FIRST_COMPLETED))[0]:
-                await reply.comment_if_silent(silence or 0.0)
-            finished, gone = work.done(), left.done()
+            with deadlines(self._options, stopwatch) as missed:
+                ends: set[asyncio.Future[Any]] = {work, left, ordered, missed, self._drain.over}
+                while not (await asyncio.wait(ends, timeout=silence, return_when=asyncio.FIRST_COMPLETED))[0]:
+                    await reply.comment_if_silent(silence or 0.0)
+                finished, gone = work.done(), left.done()
         finally:
             for task in (work, left):
                 task.cancel()
@@ -105,9 +125,12 @@ class Exchange(Generic[J]):
             try:
                 work.result()
             finally:
-                del work, left, task
+                del work, left, task, ends
         elif gone:
             raise ClientLeft
+        elif missed.done():
+            self._meters.http.missed(missed.result())
+            raise too_late(missed.result(), self._options)
         elif ordered.done():
             raise ApiError(500, "This request was ended by the administrator of this server", code="aborted", headers={"x-should-retry": "false"})
         else:

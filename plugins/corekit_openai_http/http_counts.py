@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from .buckets import HTTP
+from .deadlines import Missed
 from .distribution import Distribution
 from .families import by, distributions
 
@@ -28,6 +30,7 @@ class HttpCounts:
         self._seconds: dict[tuple[str, ...], Distribution] = {}
         self._rejected = dict.fromkeys(_REJECTIONS.values(), 0)
         self._num_stream_errors = 0
+        self._missed: dict[str, int] = dict.fromkeys(get_args(Missed), 0)
 
     def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
         """handler: of the table of routes, or "other"."""
@@ -46,6 +49,10 @@ class HttpCounts:
         """A stream that was under way ended with an error event."""
         self._num_stream_errors += 1
 
+    def missed(self, deadline: Missed) -> None:
+        """A request ended because it was too late."""
+        self._missed[deadline] += 1
+
     def answers(self) -> Iterator[Metric]:
         family = CounterMetricFamily("http_requests", "HTTP requests answered.", labels=("handler", "method", "status"))
         for labels, count in self._answered.items():
@@ -56,4 +63,5 @@ class HttpCounts:
 
     def refusals(self) -> Iterator[Metric]:
         yield by("corekit_admission_rejections", "Work that was refused at the door, by reason.", "reason", self._rejected, CounterMetricFamily)
+        yield by("corekit_deadlines_missed", "Requests that ended because they were too late, by deadline.", "deadline", self._missed, CounterMetricFamily)
         yield CounterMetricFamily("corekit_stream_errors", "Streams that ended with an error event.", self._num_stream_errors)

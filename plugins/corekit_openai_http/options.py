@@ -43,6 +43,12 @@ class HttpOptions:
     """Most choices of one answer: prompts times `n`; 1 to 2**18."""
     max_answer_entries: int = 2**22
     """Most entries of one answer that is not streamed: choices times `max_tokens` (at most the context) times 1 + logprobs; 1024 to 2**32."""
+    max_requests_per_key: int = 0
+    """Most requests of one key in flight, 0 to 2**20, from their head on; one more is answered with 429. 0: no limit."""
+    first_token_seconds: float = 300.0
+    """Longest wait for the first token of an answer, 0 to 86400, from the end of the request's body; 0: no limit."""
+    total_seconds: float = 3600.0
+    """Longest time that an answer may take, 0 to 604800, from the end of the request's body; 0: no limit."""
     keep_alive_seconds: float = 15.0
     """A comment is sent on a stream that was silent so long, 0 to 3600; 0: never."""
     body_seconds: float = 60.0
@@ -68,6 +74,9 @@ class HttpOptions:
             *_bounded("max_prompts", self.max_prompts, 1, 2048),
             *_bounded("max_choices", self.max_choices, 1, 2**18),
             *_bounded("max_answer_entries", self.max_answer_entries, 1024, 2**32),
+            *_bounded("max_requests_per_key", self.max_requests_per_key, 0, 2**20),
+            *_bounded("first_token_seconds", self.first_token_seconds, 0, 86400),
+            *_bounded("total_seconds", self.total_seconds, 0, 604800),
             *_bounded("keep_alive_seconds", self.keep_alive_seconds, 0, 3600),
             *_bounded("body_seconds", self.body_seconds, 0.1, 3600),
             *_bounded("idle_seconds", self.idle_seconds, 0.1, 3600),
@@ -82,6 +91,8 @@ class HttpOptions:
         found += key_problems(self.keys, self.api_keys, self.admin_key)
         if self.salt_by_tenant and not (self.keys or self.api_keys):
             found.append("salt_by_tenant needs keys: without them nobody can tell tenants apart")
+        if self.max_requests_per_key and not (self.keys or self.api_keys):
+            found.append("max_requests_per_key needs keys: without them nobody can tell whose a request is")
         if any(not name.strip() for name in self.served_model_names):
             found.append("served_model_names must not be empty strings")
         if found:

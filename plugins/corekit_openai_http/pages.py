@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .errors import unavailable
 from .requests import check_model, served_names
 from .shared import Shared
 from .software import corekit_version
@@ -21,7 +20,7 @@ class Pages:
         self._client = shared.client
         self._options = shared.options
         self._meters = shared.meters
-        self._drain = shared.drain
+        self._admission = shared.admission
 
     async def models(self, request: Request) -> Response:
         return _json(ModelList(data=[self._card(name) for name in served_names(self._client.model, self._options)]))
@@ -33,22 +32,13 @@ class Pages:
 
     async def health(self, request: Request) -> Response:
         """200 as long as the engine lives, while draining too: a server that finishes its work is not to be restarted."""
-        self._check_engine()
+        self._admission.check_engine()
         return _json({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
         """200 while new work is taken."""
-        self._check_engine()
-        if self._drain.begun:
-            raise unavailable("This server is draining and takes no new work", "draining")
+        self._admission.check()
         return _json({"status": "ready"})
-
-    def _check_engine(self) -> None:
-        health = self._client.health()
-        if health.loading:
-            raise unavailable("The model is still loading", "loading")
-        if health.state == "dead":
-            raise unavailable(f"The engine is dead: {health.reason or 'no reason given'}", "engine_dead")
 
     async def version(self, request: Request) -> Response:
         return _json({"version": corekit_version()})

@@ -99,8 +99,13 @@ class JsonErrorProtocol(HttpToolsProtocol):
         self._deadline.enter(self._phase(), self._expired)
 
     def _end(self) -> None:
-        """Closes the connection after its last answer. While a body arrives only this side of it: else that answer would be lost in a reset."""
-        if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
+        """Closes the connection after its last answer. While a body arrives only this side of it: else that answer would be lost in a reset.
+
+        An answer that was left incomplete is cut, with what its client did not read, and so never looks like a complete one.
+        """
+        if self._running is not None and not self._running.response_complete:
+            self.transport.abort()
+        elif self._in_body and self.cycle.response_complete and not self.transport.is_closing():
             self._ended = True
             self.transport.write_eof()
         else:

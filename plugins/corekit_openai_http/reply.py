@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from starlette.types import Send
 
@@ -13,6 +15,9 @@ _STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+
+_PATIENCE_SECONDS = 1.0
+"""For a write that nobody needs, and for the last ones of a stream: a client that does not read takes neither."""
 
 
 def event(payload: bytes, name: bytes = b"") -> bytes:
@@ -44,12 +49,11 @@ class Reply:
     async def comment_if_silent(self, seconds: float) -> None:
         """Keeps proxies from closing a stream that waits. Not while a write is under way, nor before the first."""
         if self._last_sent is not None and time.monotonic() - self._last_sent >= seconds:
-            await self._write(b": keep-alive\n\n")
+            await _soon(self._write(b": keep-alive\n\n"))
 
-    async def fail(self, events: Sequence[bytes]) -> None:
-        """The last events of a stream that cannot go on."""
-        await self._write(b"".join(events))
-        await self.end()
+    async def fail(self, events: Sequence[bytes]) -> bool:
+        """The last events of a stream that cannot go on. False: the client does not read, and its connection is to be cut without the stream's end."""
+        return await _soon(self._write(b"".join(events))) and await _soon(self.end())
 
     async def end(self) -> None:
         self.streaming = False
@@ -59,3 +63,12 @@ class Reply:
         self._last_sent = None
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._last_sent = time.monotonic()
+
+
+async def _soon(write: Coroutine[Any, Any, None]) -> bool:
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await write
+    except TimeoutError:
+        return False
+    return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from corekit.api import EngineClient
 
+from .admission import Admission
 from .drain import Drain
 from .live import LiveRequests
 from .metrics import Meters
@@ -21,3 +22,7 @@ class Shared:
     meters: Meters
     drain: Drain
     live: LiveRequests = field(default_factory=LiveRequests)
+    admission: Admission = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "admission", Admission(self.client, self.options, self.drain))
