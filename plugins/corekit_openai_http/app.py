@@ -22,11 +22,17 @@ from .forms import chat_form, completion_form
 from .gate import ADMIN_PATHS, Gate
 from .pages import page_routes
 from .requests import ChatBody, CompletionBody, chat_job, completion_job
+from .responses_body import ResponsesBody
+from .responses_routes import responses_routes
 from .shared import Shared
 
 OWN_PATHS = (
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/responses/{id}",
+    "/v1/responses/{id}/input_items",
+    "/v1/responses/{id}/cancel",
     "/v1/models",
     "/v1/models/{id}",
     "/health",
@@ -40,6 +46,7 @@ OWN_PATHS = (
 BODIES: Mapping[str, type] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
+    "/v1/responses": ResponsesBody,
     "/admin/reset_prefix_cache": NoFields,
     "/admin/drain": NoFields,
     "/admin/resume": NoFields,
@@ -53,6 +60,7 @@ def routes(shared: Shared) -> list[Route]:
     return [
         Route("/v1/completions", Exchange(shared, read=completion_job, form=completion_form), methods=["POST"], name="completions"),
         Route("/v1/chat/completions", Exchange(shared, read=chat_job, form=chat_form), methods=["POST"], name="chat_completions"),
+        *responses_routes(shared),
         *page_routes(shared),
         *admin_routes(shared),
     ]

@@ -80,7 +80,7 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise invalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object", code="invalid_json")
-    if num_brackets > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):  # counting is a thousand times faster than walking
+    if num_brackets > MAX_DEPTH and deeper_than(value, MAX_DEPTH):  # counting is a thousand times faster than walking
         raise _too_deep()
     return {name: given for name, given in value.items() if given is not None}
 
@@ -148,7 +148,7 @@ def _too_deep() -> ApiError:
     return invalid(f"The body nests more than {MAX_DEPTH} levels deep", code="json_too_deep")
 
 
-def _deeper_than(value: dict[str, Any], limit: int) -> bool:
+def deeper_than(value: dict[str, Any], limit: int) -> bool:
     level: list[Any] = [value]
     for _ in range(limit):
         level = [inner for outer in level for inner in (outer.values() if type(outer) is dict else outer) if type(inner) is dict or type(inner) is list]

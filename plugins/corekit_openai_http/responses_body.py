@@ -1,0 +1,248 @@
+"""Body of `/v1/responses` to a job for the engine. Knows the fields' meaning; nothing of sockets or of how the answer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from corekit.api import ModelFacts, Prompt, SamplingParams
+from corekit.api.types import MAX_TOP_LOGPROBS
+
+from .errors import ApiError, invalid
+from .fields import convert, cut, drop_without_effect, unsupported
+from .options import HttpOptions
+from .requests import RETENTIONS, Job, biases, bounded, check_identity, check_logprobs, check_model, check_retention, check_size
+from .responses_items import read_input
+
+LOGPROBS = "message.output_text.logprobs"
+MAX_METADATA = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_VALUE_CHARS = 512
+VERBOSITIES = ("low", "medium", "high")
+
+HARMLESS = frozenset({"service_tier"})
+"""Accepted without effect; the answer says what is served."""
+
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "access_programs": (),
+    "background": (False,),
+    "background_options": (),
+    "context_management": (),
+    "conversation": (),
+    "enable_response_messages": (False,),
+    "image": (),
+    "max_tokens": (),
+    "mm_processor_kwargs": (),
+    "moderation": (),
+    "n": (1,),
+    "previous_input_messages": (),
+    "previous_response": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "prompt_cache_options": (),
+    "store": (False,),
+    "structured_outputs": (),
+    "tools": ([],),
+    "truncation": ("disabled",),
+    "vllm_xargs": (),
+}
+"""Fields that clients know and this endpoint refuses, with the values that mean the same as leaving the field out."""
+
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "bad_words",
+    "seed",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "cache_salt",
+    "cache_retention",
+)
+
+
+class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_obfuscation: bool | None = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """None is absent."""
+
+    model: str
+    input: str | list[Any]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    include: list[str] = []
+    text: TextOptions | None = None
+    reasoning: dict[str, Any] = {}
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    metadata: dict[str, str] = {}
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    stream: bool = False
+    stream_options: ResponsesStreamOptions | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    banned_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    seed: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    cache_retention: float | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    request_id: str | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesJob(Job):
+    echo: Mapping[str, Any]
+    """Fields of the answer that say what was asked for."""
+
+
+def responses_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> ResponsesJob:
+    """Raises ApiError for the first field that is wrong."""
+    body = convert(drop_without_effect(fields, harmless=HARMLESS, refused=UNSUPPORTED), ResponsesBody)
+    check_model(body.model, model, options)
+    bounded("max_output_tokens", body.max_output_tokens, 1, 2**31 - 1)
+    bounded("max_tool_calls", body.max_tool_calls, 1, 2**31 - 1)
+    check_identity(body.request_id, body.priority)
+    check_retention(body.prompt_cache_retention, body.cache_retention)
+    _check_metadata(body.metadata)
+    _check_what_is_text_only(body)
+    if body.stream_options is not None:
+        if not body.stream:
+            raise invalid("stream_options needs stream: true", "stream_options")
+        if body.stream_options.include_obfuscation:
+            raise unsupported("stream_options.include_obfuscation", (False,))
+    conversation = read_input(body.input, body.instructions or "")
+    given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    if body.prompt_cache_retention is not None:
+        given["cache_retention"] = RETENTIONS[body.prompt_cache_retention]
+    logprobs = _logprobs(body, model)
+    params = SamplingParams(**given, logit_bias=biases(body.logit_bias or {}), max_tokens=body.max_output_tokens, logprobs=logprobs)
+    job = ResponsesJob(
+        model=body.model,
+        prompts=(Prompt(messages=tuple(conversation.messages), template=_template(body, continues=conversation.is_unfinished)),),
+        params=params,
+        stream=body.stream,
+        include_usage=True,
+        request_id=body.request_id,
+        priority=body.priority or 0,
+        names={
+            "prompt": "input",
+            "messages": "input",
+            "max_tokens": "max_output_tokens",
+            "logprobs": "top_logprobs" if body.top_logprobs is not None else "include",
+            "template": "chat_template_kwargs",
+        },
+        echo=_echo(body, params),
+    )
+    check_size(job, model, options)
+    return job
+
+
+def _check_metadata(given: Mapping[str, str]) -> None:
+    if len(given) > MAX_METADATA:
+        raise invalid(f"metadata must have at most {MAX_METADATA} pairs, got {len(given)}", "metadata")
+    for key, value in given.items():
+        if not 1 <= len(key) <= MAX_METADATA_KEY_CHARS:
+            raise invalid(f"metadata must have keys of 1 to {MAX_METADATA_KEY_CHARS} characters, got one of {len(key)}", "metadata")
+        if len(value) > MAX_METADATA_VALUE_CHARS:
+            raise invalid(f"metadata must have values of at most {MAX_METADATA_VALUE_CHARS} characters, got {len(value)} in {key!r}", "metadata")
+
+
+def _check_what_is_text_only(body: ResponsesBody) -> None:
+    """Fields that ask for nothing but text, or for what this server does not have."""
+    for name, value in body.reasoning.items():
+        if value is not None:
+            raise unsupported(f"reasoning.{cut(name)}")
+    if body.tool_choice not in ("auto", "none"):
+        raise invalid('tool_choice must be "auto" or "none": this server has no tools', "tool_choice", code="unsupported_parameter")
+    for index, name in enumerate(body.include):
+        if name != LOGPROBS:
+            at = f"include[{index}]"
+            raise invalid(f'{at} must be "{LOGPROBS}", got {cut(name)!r}: this server has nothing else to include', at, code="unsupported_value")
+    text = body.text or TextOptions()
+    if text.format is not None and text.format != {"type": "text"}:
+        raise unsupported("text.format", ({"type": "text"},))
+    if text.verbosity is not None and text.verbosity not in VERBOSITIES:
+        raise invalid(f"text.verbosity must be one of {', '.join(VERBOSITIES)}, got {cut(text.verbosity)!r}", "text.verbosity", code="invalid_value")
+
+
+def _logprobs(body: ResponsesBody, model: ModelFacts) -> int | None:
+    bounded("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
+    if LOGPROBS in body.include:
+        check_logprobs(model, "include")
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise invalid(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
+    return None
+
+
+def _template(body: ResponsesBody, *, continues: bool) -> Mapping[str, Any]:
+    own = {"add_generation_prompt": not continues} | ({"continue_final_message": True} if continues else {})
+    for name in ("add_generation_prompt", "continue_final_message"):
+        if name in body.chat_template_kwargs:
+            raise _not_here(name)
+    return {**own, **body.chat_template_kwargs}
+
+
+def _not_here(name: str) -> ApiError:
+    message = f'{name} follows from input: a last message of the assistant with the status "incomplete" is continued, all else is answered'
+    return invalid(message, f"chat_template_kwargs.{name}")
+
+
+def _echo(body: ResponsesBody, params: SamplingParams) -> Mapping[str, Any]:
+    return {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata,
+        "model": body.model,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        "safety_identifier": body.safety_identifier,
+        "temperature": params.temperature,
+        "text": {"format": {"type": "text"}, "verbosity": body.text.verbosity if body.text is not None else None},
+        "tool_choice": body.tool_choice,
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "user": body.user,
+    }
