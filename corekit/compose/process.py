@@ -51,20 +51,23 @@ def give_back() -> None:
         system = ctypes.CDLL(None)
         with suppress(AttributeError):  # glibc alone has it
             system.malloc_trim(0)
-        for start, end in _large_code():
+        for start, end in large_code("/proc/self/smaps"):
             system.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 
 
-def _large_code() -> Iterator[tuple[int, int]]:
-    """Where large libraries have code in memory of which no page was ever written to: then the file has all of it."""
-    with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as mappings:
+def large_code(smaps: str) -> Iterator[tuple[int, int]]:
+    """Where large libraries have code of which no page was ever written to, be it in memory now or in swap: then the file has all of it."""
+    with suppress(OSError), open(smaps, encoding="utf-8", errors="replace") as mappings:
         start = end = 0
         for line in mappings:
             words = line.split(maxsplit=2)
             if not words[0].endswith(":"):
                 start, end = (int(address, 16) for address in words[0].split("-"))
                 is_code = words[1] == "r-xp" and end - start >= LARGE_CODE
-            elif is_code and words[:2] == ["Anonymous:", "0"]:
+                as_in_file = False
+            elif words[0] == "Anonymous:":
+                as_in_file = words[1] == "0"
+            elif is_code and as_in_file and words[:2] == ["Swap:", "0"]:
                 yield start, end
 
 

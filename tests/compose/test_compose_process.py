@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from corekit.compose import process
+
 
 def run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -86,3 +88,11 @@ process.give_back()
 print(memory[5000])
 """
     assert run(code).split() == ["7"]
+
+
+@pytest.mark.parametrize(("written", "swapped", "given"), [(0, 0, 1), (4, 0, 0), (0, 4, 0)])
+def test_code_that_was_written_to_stays_even_in_swap(tmp_path: Path, written: int, swapped: int, given: int) -> None:
+    smaps = tmp_path / "smaps"
+    kind = "r-xp 00001000 fe:00 26723    /lib/a large one.so"
+    smaps.write_text(f"10000000-10800000 {kind}\nRss:  8 kB\nAnonymous:  {written} kB\nSwap:  {swapped} kB\nVmFlags: rd ex mr\n")
+    assert list(process.large_code(str(smaps))) == [(0x10000000, 0x10800000)] * given
