@@ -6,6 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .errors import InvalidRequest
+from .types import invalid
+
+TEMPLATE_OPTIONS = frozenset(
+    {
+        "add_generation_prompt",
+        "continue_final_message",
+        "date_string",
+        "documents",
+        "enable_thinking",
+        "preserve_thinking",
+        "reasoning_effort",
+        "thinking",
+        "thinking_budget",
+    }
+)
+"""What a caller may set in a chat template. Anything else could name an argument of the rendering itself."""
+
 
 class TokenDecoder(Protocol):
     """Turns one sample's ids into text as they come.
@@ -65,3 +83,22 @@ class Tokenizer(Protocol):
     def start_decoding(self, prompt_tail: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TokenDecoder:
         """A decoder for what follows `prompt_tail`, the last ids of the prompt (they decide about a leading space)."""
         ...
+
+
+def template_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller may set of a chat template, checked. Raises InvalidRequest of the field `template`."""
+    options = dict(given)
+    for name, value in options.items():
+        if name not in TEMPLATE_OPTIONS:
+            raise InvalidRequest(f"template option {str(name)[:60]!r} is not allowed. Allowed: {', '.join(sorted(TEMPLATE_OPTIONS))}", field="template")
+        if name == "documents":
+            _check_documents(value)
+        elif not isinstance(value, str | int | float | None):
+            raise invalid(f"template option {name}", value, "a string, a number or true or false")
+    options.setdefault("add_generation_prompt", not options.get("continue_final_message", False))
+    return options
+
+
+def _check_documents(given: object) -> None:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) and all(isinstance(text, str) for text in each.values()) for each in given):
+        raise invalid("template option documents", given, "a list of objects of strings, such as title and text")

@@ -8,30 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from corekit.api import InvalidRequest, ModelFacts, Prompt, RequestFailed, SamplingParams, Tokenizer
+from corekit.api.tokenizer import template_options
 from corekit.api.types import invalid
 from corekit.engine.request import NewRequest
 
 log = logging.getLogger(__name__)
-
-TEMPLATE_OPTIONS = frozenset(
-    {
-        "add_generation_prompt",
-        "continue_final_message",
-        "date_string",
-        "documents",
-        "enable_thinking",
-        "preserve_thinking",
-        "reasoning_effort",
-        "thinking",
-        "thinking_budget",
-    }
-)
-"""What a caller may set in a chat template. Anything else could name an argument of the rendering itself."""
 
 LONG_TEXT = 2_000
 """Characters from which on encoding leaves the event loop: it would hold up every stream for more than a millisecond."""
@@ -139,7 +124,7 @@ class Door:
     def _encode(self, prompt: Prompt) -> Encoded:
         try:
             if prompt.messages is not None:
-                options = _template_options(prompt.template)
+                options = template_options(prompt.template)
                 if not prompt.messages:
                     return Encoded(text="", token_ids=())
                 chat = self._tokenizer.apply_chat_template(prompt.messages, tools=prompt.tools, **options)
@@ -191,24 +176,6 @@ def check_identity(request_id: str | None, priority: int, tenant: str, deadline:
     # Not-a-number compares false with everything; an integer that no float can hold would fail in the first subtraction.
     if deadline is not None and (not isinstance(deadline, int | float) or isinstance(deadline, bool) or not abs(deadline) <= sys.float_info.max):
         raise invalid("deadline", deadline, "a finite number: seconds of the engine's clock")
-
-
-def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    options = dict(given)
-    for name, value in options.items():
-        if name not in TEMPLATE_OPTIONS:
-            raise InvalidRequest(f"template option {str(name)[:60]!r} is not allowed. Allowed: {', '.join(sorted(TEMPLATE_OPTIONS))}", field="template")
-        if name == "documents":
-            _check_documents(value)
-        elif not isinstance(value, str | int | float | None):
-            raise invalid(f"template option {name}", value, "a string, a number or true or false")
-    options.setdefault("add_generation_prompt", not options.get("continue_final_message", False))
-    return options
-
-
-def _check_documents(given: object) -> None:
-    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) and all(isinstance(text, str) for text in each.values()) for each in given):
-        raise invalid("template option documents", given, "a list of objects of strings, such as title and text")
 
 
 def field_of(prompt: Prompt) -> str:
