@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from corekit.api import EngineClient
@@ -24,8 +25,12 @@ from .requests import served_names
 from .software import corekit_version
 from .stopwatch import Stopwatch, Times
 
+_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+_OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _END = b"# EOF\n"
 """How OpenMetrics ends."""
+_open_metrics = partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8)
+"""The names are plain ones, of which any other way of escaping takes the colons."""
 
 
 class Meters:
@@ -50,14 +55,13 @@ class Meters:
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         """The text and its type: OpenMetrics where `accept` asks for it. Written family by family, between which the loop is free for others."""
-        encode, kind = _encoder(accept)
+        is_open = _OPEN.split(";", maxsplit=1)[0] in accept
+        encode: Callable[[Collector], bytes] = _open_metrics if is_open else generate_latest
         parts = []
         for family in self.families():
-            parts.append(encode(_Alone(family)))
+            parts.append(encode(_Alone(family)).removesuffix(_END))
             await asyncio.sleep(0)
-        if parts[0].endswith(_END):
-            parts = [*(part.removesuffix(_END) for part in parts), _END]
-        return b"".join(parts), kind
+        return b"".join([*parts, _END if is_open else b""]), _OPEN if is_open else _PLAIN
 
     def families(self) -> Iterator[Metric]:
         for family in self._of_the_model():
@@ -86,15 +90,6 @@ class Meters:
         built = GaugeMetricFamily("corekit_build_info", "The version, in its label.", labels=["version"])
         built.add_metric([corekit_version()], 1)
         yield built
-
-
-def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    encode: Callable[[Any], bytes]
-    try:
-        encode, kind = choose_encoder(accept)
-    except (TypeError, ValueError):  # of a version that is no number
-        encode, kind = choose_encoder("")
-    return encode, kind
 
 
 class _Alone(Collector):
