@@ -128,8 +128,10 @@ class FakeClient:
         self.alive.add(request_id)
         done = False
         try:
+            scores = None if params.prompt_logprobs is None else (None, *(self._scored(id, params.prompt_logprobs) for id in ids[1:]))
             async for output in self._news(request_id, len(ids), self._replies(prompt, params.n), params):
-                yield output
+                yield replace(output, prompt=prompt.text if prompt.max_tokens is None else None, prompt_token_ids=ids, prompt_logprobs=scores)
+                scores = None
                 if request_id not in self.alive:
                     return
             done = True
@@ -154,10 +156,12 @@ class FakeClient:
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         if prompt.token_ids is not None:
-            return prompt.token_ids
-        if prompt.text is not None:
-            return tuple(self.tokenizer.encode(prompt.text))
-        return self.tokenizer.apply_chat_template(prompt.messages or ()).token_ids
+            ids = prompt.token_ids
+        elif prompt.text is not None:
+            ids = tuple(self.tokenizer.encode(prompt.text))
+        else:
+            ids = self.tokenizer.apply_chat_template(prompt.messages or ()).token_ids
+        return ids if prompt.max_tokens is None else ids[-prompt.max_tokens :]
 
     def _replies(self, prompt: Prompt, n: int) -> list[bytes]:
         reply = self.reply
@@ -186,12 +190,15 @@ class FakeClient:
 
     def _output(self, sample: int, reply: bytes, at: int, length: int, decoder: TokenDecoder, num_top: int | None) -> CompletionOutput:
         token, last = reply[at % len(reply)], not self.endless and at + 1 == length
-        likeliest = (token, 65, 66, 67, 68, 69)[: num_top or 0]
-        top = tuple((token_id, self.logprob - rank) for rank, token_id in enumerate(likeliest))
         return CompletionOutput(
             index=sample,
             text=decoder.push(token) + (decoder.finish() if last else ""),
             token_ids=(token,),
-            logprobs=None if num_top is None else (TokenLogprob(token, self.logprob, top),),
+            logprobs=None if num_top is None else (self._scored(token, num_top),),
             finish_reason=("length" if len(reply) > length else self.reason) if last else None,
         )
+
+    def _scored(self, token: int, num_top: int) -> TokenLogprob:
+        """Always the likeliest."""
+        likeliest = (token, 65, 66, 67, 68, 69)[:num_top]
+        return TokenLogprob(token, self.logprob, tuple((token_id, self.logprob - rank) for rank, token_id in enumerate(likeliest)))

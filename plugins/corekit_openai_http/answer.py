@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from corekit.api import CompletionOutput, EngineClient, InvalidRequest, RequestOutput, TokenLogprob
+from corekit.api import CompletionOutput, EngineClient, InvalidRequest, RequestOutput
 
 from .errors import ApiError
 from .forms import Form
+from .gathered import Gathered, Paced, Samples, likeliest
 from .reply import Reply
 from .requests import Job
 from .stopwatch import Stopwatch
@@ -30,9 +31,12 @@ class Tally:
         self._prompts: dict[int, tuple[int, int]] = {}
         self._num_output_tokens = 0
 
-    def add(self, prompt: int, output: RequestOutput) -> None:
+    def add(self, prompt: int, output: RequestOutput) -> bool:
+        """Whether it is the first of this prompt."""
+        new = prompt not in self._prompts
         self._prompts[prompt] = (output.num_prompt_tokens, output.num_cached_tokens)
         self._num_output_tokens += sum(len(sample.token_ids) for sample in output.outputs)
+        return new
 
     def usage(self) -> Usage:
         num_prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
@@ -41,33 +45,6 @@ class Tally:
             completion_tokens=self._num_output_tokens,
             total_tokens=num_prompt_tokens + self._num_output_tokens,
             prompt_tokens_details=CachedTokens(cached_tokens=sum(cached for _, cached in self._prompts.values())),
-        )
-
-
-class Gathered:
-    """One sample, put together from its news."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprob] | None = None
-        self._last: CompletionOutput | None = None
-
-    def add(self, output: CompletionOutput) -> None:
-        self._texts.append(output.text)
-        self._token_ids += output.token_ids
-        if output.logprobs is not None:
-            self._logprobs = self._logprobs or []
-            self._logprobs += output.logprobs
-        self._last = output
-
-    def whole(self, index: int) -> CompletionOutput:
-        return CompletionOutput(
-            index=index,
-            text="".join(self._texts),
-            token_ids=tuple(self._token_ids),
-            logprobs=None if self._logprobs is None else tuple(self._logprobs),
-            finish_reason=self._last.finish_reason if self._last else None,
         )
 
 
@@ -90,7 +67,7 @@ class Answering:
                 await self._whole(news, reply)
         self._stopwatch.done()
 
-    async def _news(self) -> AsyncGenerator[list[tuple[int, CompletionOutput]], None]:
+    async def _news(self) -> AsyncGenerator[Samples, None]:
         """What is new, by number of the choice."""
         job, n = self._job, self._job.params.n
         streams = [
@@ -98,8 +75,10 @@ class Answering:
             for number, prompt in enumerate(job.prompts)
         ]
         async with aclosing(_merged(streams)) as merged:
-            async for number, output in merged:
-                self._tally.add(number, output)
+            async for number, heard in merged:
+                output = _without_tokens(heard) if job.shown.nothing else heard
+                if self._tally.add(number, output):
+                    await self._begin(number, output)
                 samples = [(number * n + sample.index, sample) for sample in output.outputs]
                 cut = {sample.finish_reason for _, sample in samples} & _CUT
                 if cut:  # clients know no such reason: what was said goes out, then comes an error, from the engine or from here
@@ -110,23 +89,63 @@ class Answering:
                 if cut and output.finished:
                     raise ApiError(500, f"The request was ended early ({', '.join(map(str, cut))})", code="request_failed")
 
-    async def _whole(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
+    async def _begin(self, number: int, output: RequestOutput) -> None:
+        """Tells the form of a prompt; beside the loop where much of it is shown."""
+        if self._num_shown(output.num_prompt_tokens) > _MAX_ENTRIES_ON_LOOP:
+            await asyncio.to_thread(self._form.begin, number, output)
+        else:
+            self._form.begin(number, output)
+
+    def _num_shown(self, num_prompt_tokens: int) -> int:
+        """Entries of tokens and logprobs that all choices of one prompt show of it."""
+        shown, params = self._job.shown, self._job.params
+        if not (shown.echo or shown.token_ids or shown.prompt_logprobs is not None):
+            return 0
+        return num_prompt_tokens * params.n * (1 + (params.prompt_logprobs or 0))
+
+    async def _whole(self, news: AsyncGenerator[Samples, None], reply: Reply) -> None:
         gathered = [Gathered() for _ in range(len(self._job.prompts) * self._job.params.n)]
         async for samples in news:
             for index, sample in samples:
                 gathered[index].add(sample)
         usage = self._tally.usage()
-        large = usage.completion_tokens * (1 + (self._job.params.logprobs or 0)) > _MAX_ENTRIES_ON_LOOP
+        large = usage.completion_tokens * (1 + (self._job.params.logprobs or 0)) + self._num_shown(usage.prompt_tokens) > _MAX_ENTRIES_ON_LOOP
         part = self._form.part
         whole = [one.whole(index) for index, one in enumerate(gathered)]
+        if self._job.shown.best is not None:
+            whole = likeliest(whole, self._job.params.n, self._job.shown.best)
         parts = [await asyncio.to_thread(part, index, one) if large else part(index, one) for index, one in enumerate(whole)]
         await reply.whole(self._form.whole(parts, usage))
 
-    async def _stream(self, news: AsyncGenerator[list[tuple[int, CompletionOutput]], None], reply: Reply) -> None:
-        async for samples in news:  # nothing is sent before the first news: a request that fails at the door gets a plain error
-            await reply.events(self._form.news(samples, self._tally.usage))
+    async def _stream(self, news: AsyncGenerator[Samples, None], reply: Reply) -> None:
+        paced = Paced(self._job.shown.interval)
+        try:
+            async for samples in news:  # nothing is sent before the first news: a request that fails at the door gets a plain error
+                if due := paced.due(samples):
+                    await reply.events(await self._events(due, reply))
+        except Exception:  # what was said goes out, then comes the error
+            if rest := paced.rest():
+                await reply.events(self._form.news(rest, self._tally.usage))
+            raise
         await reply.events(self._form.end(self._tally.usage()))
         await reply.end()
+
+    async def _events(self, samples: Samples, reply: Reply) -> Sequence[bytes]:
+        """The first holds what is shown of the prompts, which may be long."""
+        if not reply.started and self._num_shown(self._tally.usage().prompt_tokens) > _MAX_ENTRIES_ON_LOOP:
+            return await asyncio.to_thread(self._form.news, samples, self._tally.usage)
+        return self._form.news(samples, self._tally.usage)
+
+
+def _without_tokens(output: RequestOutput) -> RequestOutput:
+    """As if nothing had been drawn. The engine ends such a request by its length, unless it cut it."""
+    outputs = tuple(_without_its_tokens(sample) for sample in output.outputs)
+    return replace(output, outputs=outputs)
+
+
+def _without_its_tokens(sample: CompletionOutput) -> CompletionOutput:
+    reason = "length" if sample.finish_reason == "stop" else sample.finish_reason
+    return replace(sample, text="", token_ids=(), logprobs=None if sample.logprobs is None else (), finish_reason=reason, stop_reason=None)
 
 
 async def _merged(streams: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput], None]:

@@ -15,13 +15,14 @@ from starlette.types import ASGIApp
 from corekit import api
 
 from .admin import AbortBody, NoFields, admin_routes
+from .bodies import ChatBody, CompletionBody
 from .errors import ApiError
 from .exchange import Exchange
 from .fields import cut
 from .forms import chat_form, completion_form
 from .gate import ADMIN_PATHS, Gate
+from .jobs import chat_job, completion_job
 from .pages import page_routes
-from .requests import ChatBody, CompletionBody, chat_job, completion_job
 from .responses_body import ResponsesBody
 from .responses_routes import responses_routes
 from .shared import Shared

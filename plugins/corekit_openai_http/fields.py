@@ -18,14 +18,12 @@ MAX_CONTAINERS = 100_000
 MAX_SHOWN = 60
 """Characters of a client's own word in an error."""
 
-HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "user", "verbosity"})
+HARMLESS = frozenset({"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "user", "verbosity"})
 """Accepted without effect: they ask for nothing that would change an answer."""
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "chat_template": (),
-    "documents": (),
-    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "guided_choice": (),
@@ -35,24 +33,17 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (),
     "prediction": (),
     "prompt_cache_options": (),
-    "prompt_logprobs": (),
-    "reasoning_effort": (),
     "response_format": ({"type": "text"},),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "session_id": (),
     "spaces_between_special_tokens": (True,),
     "store": (False,),
-    "stream_interval": (),
     "structured_outputs": (),
     "suffix": ("",),
     "thinking_token_budget": (),
     "tool_choice": ("none",),
     "tools": ([],),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "web_search_options": (),
 }

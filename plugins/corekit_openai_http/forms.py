@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -10,22 +11,27 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corekit.api import CompletionOutput, Tokenizer
+from corekit.api import CompletionOutput, RequestOutput, Tokenizer
 
 from .errors import ApiError
+from .gathered import Samples
 from .reply import event
 from .requests import Job
 from .shapes import ChatShape, CompletionShape, Shape
 from .wire import Answer, Usage
 
-Samples = Sequence[tuple[int, CompletionOutput]]
-"""What is new, by number of the choice."""
+_SIZE = 64
+"""Padded chunks are a multiple of so many bytes long."""
 
 
 class Form(Protocol):
     """One answer. `usage` tells what was counted so far; events are complete, as they go out."""
 
     answer_id: str
+
+    def begin(self, prompt: int, output: RequestOutput) -> None:
+        """The first output for a prompt, before anything else of it."""
+        ...
 
     def part(self, index: int, output: CompletionOutput) -> bytes:
         """JSON of a whole choice. Large ones are made outside of the event loop."""
@@ -57,35 +63,61 @@ class ChoicesForm:
         self._model = job.model
         self._created = int(time.time())
         self._include_usage = job.include_usage
+        self._usage_so_far = job.shown.usage_so_far
+        self._obfuscated = job.shown.obfuscated
+        self._fingerprint = job.fingerprint or UNSET
         self._unopened = range(len(job.prompts) * job.params.n)
+
+    def begin(self, prompt: int, output: RequestOutput) -> None:
+        self._shape.begin(prompt, output)
 
     def part(self, index: int, output: CompletionOutput) -> bytes:
         return msgspec.json.encode(self._shape.whole(index, output))
 
     def whole(self, parts: Sequence[bytes], usage: Usage) -> bytes:
-        return self._encoded(self._shape.whole_object, [msgspec.Raw(part) for part in parts], usage)
+        answer = self._answer(self._shape.whole_object, [msgspec.Raw(part) for part in parts], usage)
+        return msgspec.json.encode(self._beside(answer))
 
     def news(self, samples: Samples, usage: Callable[[], Usage]) -> Sequence[bytes]:
         opening = [choice for index in self._unopened for choice in self._shape.opening(index)]
-        self._unopened = range(0)
+        first, self._unopened = bool(self._unopened), range(0)
         choices = opening + [choice for index, sample in samples for choice in self._shape.pieces(index, sample)]
-        no_usage = None if self._include_usage else UNSET
-        return [event(self._encoded(self._shape.chunk_object, [choice], no_usage)) for choice in choices]
+        now = usage() if self._usage_so_far else None if self._include_usage else UNSET
+        chunks = [self._answer(self._shape.chunk_object, [choice], now) for choice in choices]
+        if first and chunks:
+            self._beside(chunks[0])
+        return [event(_padded(chunk) if self._obfuscated else msgspec.json.encode(chunk)) for chunk in chunks]
 
     def end(self, usage: Usage) -> Sequence[bytes]:
-        last = [event(self._encoded(self._shape.chunk_object, [], usage))] if self._include_usage else []
+        last = [event(msgspec.json.encode(self._answer(self._shape.chunk_object, [], usage)))] if self._include_usage else []
         return [*last, event(b"[DONE]")]
 
     def failure(self, error: ApiError) -> Sequence[bytes]:
         return (event(error.body()),)
 
-    def _encoded(self, kind: str, choices: list[Any], usage: Usage | UnsetType | None) -> bytes:
-        return msgspec.json.encode(Answer(id=self.answer_id, object=kind, created=self._created, model=self._model, choices=choices, usage=usage))
+    def _answer(self, kind: str, choices: list[Any], usage: Usage | UnsetType | None) -> Answer:
+        return Answer(
+            id=self.answer_id, object=kind, created=self._created, model=self._model, choices=choices, usage=usage, system_fingerprint=self._fingerprint
+        )
+
+    def _beside(self, answer: Answer) -> Answer:
+        """With what is said once of the prompt."""
+        if (prompt := self._shape.beside()) is not None:
+            answer.prompt_logprobs, answer.prompt_token_ids = prompt.scored, prompt.token_ids
+        return answer
+
+
+def _padded(chunk: Answer) -> bytes:
+    """As JSON whose length tells little about what it says."""
+    chunk.obfuscation = ""
+    missing = -len(msgspec.json.encode(chunk)) % _SIZE
+    chunk.obfuscation = secrets.token_urlsafe(missing)[:missing]
+    return msgspec.json.encode(chunk)
 
 
 def completion_form(job: Job, tokenizer: Tokenizer) -> Form:
-    return ChoicesForm(job, CompletionShape(tokenizer))
+    return ChoicesForm(job, CompletionShape(job, tokenizer))
 
 
 def chat_form(job: Job, tokenizer: Tokenizer) -> Form:
-    return ChoicesForm(job, ChatShape(tokenizer))
+    return ChoicesForm(job, ChatShape(job, tokenizer))

@@ -12,7 +12,7 @@ import msgspec
 from corekit.api import CompletionOutput, RequestOutput, Tokenizer, TokenLogprob
 
 from .errors import ApiError
-from .forms import Samples
+from .gathered import Samples
 from .reply import event
 from .responses_body import ResponsesJob
 from .responses_wire import (

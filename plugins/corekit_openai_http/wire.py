@@ -12,11 +12,26 @@ class CachedTokens(msgspec.Struct, kw_only=True):
     cached_tokens: int
 
 
+class ReasoningTokens(msgspec.Struct, kw_only=True, frozen=True):
+    """Thoughts are text like any other here."""
+
+    reasoning_tokens: int = 0
+
+
+class ScoredToken(msgspec.Struct, kw_only=True):
+    """vLLM's form of a logprob."""
+
+    logprob: float
+    rank: int | UnsetType = UNSET
+    decoded_token: str
+
+
 class Usage(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens = ReasoningTokens()
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -28,12 +43,16 @@ class Answer(msgspec.Struct, kw_only=True):
     model: str
     choices: list[Any]
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: msgspec.Raw | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -42,6 +61,9 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
+    prompt_logprobs: msgspec.Raw | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):
@@ -70,6 +92,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, kw_only=True):
@@ -82,6 +105,7 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, kw_only=True):

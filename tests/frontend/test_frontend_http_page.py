@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from corekit_openai_http import HttpOptions
 from corekit_openai_http.app import routes
+from corekit_openai_http.bodies import ChatBody, Common, CompletionBody
 from corekit_openai_http.drain import Drain
 from corekit_openai_http.errors import ApiError
 from corekit_openai_http.fields import HARMLESS, UNSUPPORTED
+from corekit_openai_http.jobs import chat_job, completion_job
 from corekit_openai_http.messages import MAX_MESSAGES
 from corekit_openai_http.metrics import Meters
-from corekit_openai_http.requests import ChatBody, Common, CompletionBody, Job, chat_job, completion_job
+from corekit_openai_http.requests import Job
 from corekit_openai_http.shared import Shared
 from http_live import MODEL, Live, PlainClient
 from http_page import section, table
@@ -88,9 +90,11 @@ BOUNDED = [row for row in ROWS if re.match(r"(integer|number) (from|above) ", st
 def test_bounds(ask: Callable[[dict[str, Any]], Job], field: str, default: str, values: str) -> None:
     found = re.match(r"(integer|number) (from|above) (-?[\d.]+) to (-?\d+|`max_tokens`)", values)
     assert found is not None, values
-    beside = {"logprobs": True} if field == "top_logprobs" else {"max_tokens": 16} if field == "min_tokens" else {}
+    beside: dict[str, Any] = {"logprobs": True} if field == "top_logprobs" else {"max_tokens": 16} if field == "min_tokens" else {}
     least, most = json.loads(found[3]), int(found[4]) if found[4] != "`max_tokens`" else beside["max_tokens"]
     step = 1 if found[1] == "integer" else 1e-6
+    if field == "stream_interval":
+        beside = {"stream": True}
     inside = [least if found[2] == "from" else least + step, most]
     for value in inside:
         ask({**beside, field: value})
@@ -101,7 +105,7 @@ def test_bounds(ask: Callable[[dict[str, Any]], Job], field: str, default: str, 
 
 def test_every_field_that_is_a_number_has_bounds_on_the_page() -> None:
     kinds = [pair for body in (Common, CompletionBody, ChatBody) for pair in body.__annotations__.items()]
-    assert {row.values[1] for row in BOUNDED} | {"best_of"} == {field for field, kind in kinds if kind in ("int | None", "float | None")}
+    assert {row.values[1] for row in BOUNDED} == {field for field, kind in kinds if kind in ("int | None", "float | None")}
 
 
 @pytest.mark.parametrize(

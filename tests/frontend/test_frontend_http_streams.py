@@ -113,6 +113,7 @@ def test_usage_only_when_asked_for(live: Live, path: str) -> None:
         "completion_tokens": 6 * num_choices,
         "total_tokens": num_prompt + 6 * num_choices,
         "prompt_tokens_details": {"cached_tokens": 1 if path == CHAT else 2},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert chunks[-1]["usage"] == usage
     check_chunks(path, chunks)
