@@ -26,6 +26,7 @@ from .pages import page_routes
 from .responses_body import ResponsesBody
 from .responses_routes import responses_routes
 from .shared import Shared
+from .tokens import DetokenizeBody, TokenizeBody, token_routes
 
 OWN_PATHS = (
     "/v1/completions",
@@ -34,12 +35,15 @@ OWN_PATHS = (
     "/v1/responses/{id}",
     "/v1/responses/{id}/input_items",
     "/v1/responses/{id}/cancel",
+    "/tokenize",
+    "/detokenize",
     "/v1/models",
     "/v1/models/{id}",
     "/health",
     "/ready",
     "/ping",
     "/version",
+    "/load",
     "/metrics",
 )
 """As a client writes them, in the order of the table. Those of the administrator, below `/admin`, are no part's to take either."""
@@ -48,6 +52,8 @@ BODIES: Mapping[str, type] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
     "/v1/responses": ResponsesBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
     "/admin/reset_prefix_cache": NoFields,
     "/admin/drain": NoFields,
     "/admin/resume": NoFields,
@@ -62,6 +68,7 @@ def routes(shared: Shared) -> list[Route]:
         Route("/v1/completions", Exchange(shared, read=completion_job, form=completion_form), methods=["POST"], name="completions"),
         Route("/v1/chat/completions", Exchange(shared, read=chat_job, form=chat_form), methods=["POST"], name="chat_completions"),
         *responses_routes(shared),
+        *token_routes(shared),
         *page_routes(shared),
         *admin_routes(shared),
     ]

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from .requests import check_model, served_names
 from .shared import Shared
 from .software import corekit_version
-from .wire import ModelCard, ModelList
+from .wire import ModelCard, ModelList, ModelPermission
 
 
 class Pages:
@@ -21,6 +21,7 @@ class Pages:
         self._options = shared.options
         self._meters = shared.meters
         self._admission = shared.admission
+        self._live = shared.live
 
     async def models(self, request: Request) -> Response:
         return _json(ModelList(data=[self._card(name) for name in served_names(self._client.model, self._options)]))
@@ -43,13 +44,18 @@ class Pages:
     async def version(self, request: Request) -> Response:
         return _json({"version": corekit_version()})
 
+    async def load(self, request: Request) -> Response:
+        """Requests that generate and are not answered yet."""
+        return _json({"server_load": len(self._live)})
+
     async def metrics(self, request: Request) -> Response:
         body, kind = await self._meters.page(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": kind})
 
     def _card(self, name: str) -> ModelCard:
         model = self._client.model
-        return ModelCard(id=name, created=model.created, max_model_len=model.max_model_len)
+        permission = ModelPermission(id=f"modelperm-{name}", created=model.created, allow_logprobs=model.supports_logprobs)
+        return ModelCard(id=name, created=model.created, root=model.name, max_model_len=model.max_model_len, permission=[permission])
 
 
 def page_routes(shared: Shared) -> list[Route]:
@@ -61,6 +67,7 @@ def page_routes(shared: Shared) -> list[Route]:
         Route("/ready", pages.ready),
         Route("/ping", pages.health, methods=["GET", "POST"]),
         Route("/version", pages.version),
+        Route("/load", pages.load),
         Route("/metrics", pages.metrics),
     ]
 

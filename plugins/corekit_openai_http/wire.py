@@ -108,12 +108,33 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
+class ModelPermission(msgspec.Struct, kw_only=True):
+    """In the words of an older interface, which some clients still read."""
+
+    id: str
+    object: str = "model_permission"
+    created: int
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: None = None
+    is_blocking: bool = False
+
+
 class ModelCard(msgspec.Struct, kw_only=True):
     id: str
     created: int
     object: str = "model"
     owned_by: str = "corekit"
+    root: str
+    """The model's own name, whatever it is served as."""
+    parent: None = None
     max_model_len: int
+    permission: list[ModelPermission]
 
 
 class ModelList(msgspec.Struct, kw_only=True):
