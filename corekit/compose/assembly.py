@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Any
 
-from corekit.api import Executor, Frontend
+from corekit.api import EngineDead, Executor, Frontend
 from corekit.engine.client import Client
 from corekit.engine.engine import Engine
 
@@ -18,6 +19,9 @@ from .memory import Pool
 from .parts import Part
 
 NOTHING_TO_SERVE = "[[frontend]]: there is none, so there is nothing to serve. Leave the table out for openai-http."
+
+_LOOK_SECONDS = 0.25
+"""Between two looks at an engine's health while frontends serve."""
 
 
 class Assembly:
@@ -54,23 +58,37 @@ class Assembly:
         self.client.start()
 
     async def serve(self) -> None:
-        """Run every frontend until cancelled, or until one fails: then the others end too. Starts the engine."""
+        """Run every frontend until cancelled, or until one ends or the engine dies: then the others end too. Starts the engine."""
         if not self.frontends:
             raise ConfigError(NOTHING_TO_SERVE)
         await self.accompany(asyncio.ensure_future(run_frontends(self.frontends, self.composition.client)))
 
     async def accompany(self, serving: asyncio.Future[None]) -> None:
-        """Run the engine while frontends serve, which end with this: its log of loads is written meanwhile."""
+        """Run the engine while frontends serve, which end with this: its log of loads is written meanwhile.
+
+        Raises EngineDead when it dies: whoever started this process can start it again, and knows no other sign so well as its end.
+        """
         self.start()
+        dying = asyncio.ensure_future(self._death())
         beside = [asyncio.ensure_future(LoadLog(self.client, clock=self.composition.context.clock).run())] if self.config.engine.log_stats else []
         try:
-            await asyncio.wait({serving})
+            watched: list[asyncio.Future[Any]] = [serving, dying]
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (serving, *beside):
+            everything: list[asyncio.Future[Any]] = [serving, dying, *beside]
+            for task in everything:
                 task.cancel()
-            await asyncio.wait({serving, *beside})
+            await asyncio.wait(everything)
         if not serving.cancelled():
             serving.result()
+        if not dying.cancelled():
+            raise EngineDead(dying.result())
+
+    async def _death(self) -> str:
+        """Returns with its reason."""
+        while (health := self.client.health()).state != "dead":
+            await asyncio.sleep(_LOOK_SECONDS)
+        return health.reason
 
     def close(self) -> None:
         """End the engine and its executor; requests that are alive end with an error. A second call does nothing."""

@@ -13,23 +13,62 @@ from .composition import Composition
 from .frontends import run_frontends
 
 
-async def serve_from_the_start(composition: Composition, load: Callable[[], Assembly], ready: Callable[[Assembly], None]) -> None:
-    """Open the frontends, load in a thread, call ready, serve until cancelled or until a frontend ends; then close what was loaded.
+class Loading:
+    """What loads, in a thread of its own: not of the loop's, for whose end a loop waits."""
 
-    What load raises is raised here, once the frontends have ended. One who is cancelled while it loads does not wait for it: the thread
-    ends with the process.
+    def __init__(self, load: Callable[[], Assembly]) -> None:
+        self._load = load
+        self._runs = False
+
+    @property
+    def runs(self) -> bool:
+        """It has begun and has neither come to its end nor failed."""
+        return self._runs
+
+    def begin(self) -> asyncio.Future[Assembly]:
+        """Once. Nothing but the end of the process ends it early."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Assembly] = loop.create_future()
+
+        def settle(assembly: Assembly | None, error: BaseException | None) -> None:
+            if done.cancelled():
+                return
+            if error is not None:
+                done.set_exception(error)
+            elif assembly is not None:
+                done.set_result(assembly)
+
+        def work() -> None:
+            assembly, fault = None, None
+            try:
+                assembly = self._load()
+            except BaseException as error:
+                fault = error
+            self._runs = False
+            with suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(settle, assembly, fault)
+
+        self._runs = True
+        threading.Thread(target=work, name="corekit-load", daemon=True).start()
+        return done
+
+
+async def serve_from_the_start(composition: Composition, loading: Loading, ready: Callable[[Assembly], None]) -> None:
+    """Open the frontends, load, call ready, serve until cancelled or until a frontend ends or the engine dies; then close what was loaded.
+
+    What loading raises is raised here, once the frontends have ended. One who is cancelled meanwhile does not wait for it.
     """
     serving = asyncio.ensure_future(run_frontends(composition.frontends, composition.client))
-    loading = _in_a_thread(load)
+    loaded = loading.begin()
     assembly: Assembly | None = None
-    both: set[asyncio.Future[Any]] = {serving, loading}
+    both: set[asyncio.Future[Any]] = {serving, loaded}
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
+        if loaded.done():
             try:
-                assembly = loading.result()
-            except BaseException as error:
-                composition.client.fail(f"the model could not be loaded: {error}")
+                assembly = loaded.result()
+            except BaseException:
+                composition.client.fail("the model could not be loaded, and the log of the server says why")
                 raise
             ready(assembly)
             await assembly.accompany(serving)
@@ -39,29 +78,3 @@ async def serve_from_the_start(composition: Composition, load: Callable[[], Asse
         if assembly is not None:
             assembly.close()
     serving.result()
-
-
-def _in_a_thread(load: Callable[[], Assembly]) -> asyncio.Future[Assembly]:
-    """Not of the loop's own threads, for whose end a loop waits."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Assembly] = loop.create_future()
-
-    def settle(assembly: Assembly | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        elif assembly is not None:
-            done.set_result(assembly)
-
-    def work() -> None:
-        assembly, fault = None, None
-        try:
-            assembly = load()
-        except BaseException as error:
-            fault = error
-        with suppress(RuntimeError):  # nobody waits any more
-            loop.call_soon_threadsafe(settle, assembly, fault)
-
-    threading.Thread(target=work, name="corekit-load", daemon=True).start()
-    return done
