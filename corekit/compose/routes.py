@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corekit.api import BuildContext, EngineClient, Frontend, HttpRoute, SupportsRoutes
+from corekit.api import BuildContext, EngineClient, Frontend, HttpRoute, Route, SupportsRoutes
 
 from .errors import ConfigError
 from .parts import Part
@@ -20,6 +20,9 @@ def mount(parts: Sequence[Part], context: BuildContext, client: EngineClient, fr
         component: HttpRoute = part.build(context)
         with part.named("asked for its routes"):
             routes = component.routes(client)
+        if wrong := _wrong(routes):
+            problems.append(f"{part.place}: {part.candidate} gave {wrong} as its routes, expected a sequence of corekit.api.Route")
+            continue
         for taker in takers:
             try:
                 taker.add_routes(routes, of=str(part.candidate))
@@ -27,3 +30,10 @@ def mount(parts: Sequence[Part], context: BuildContext, client: EngineClient, fr
                 problems.append(f"{part.place}: {error}")
     if problems:
         raise ConfigError(problems)
+
+
+def _wrong(routes: object) -> str:
+    """What they are instead of routes; empty where they are some."""
+    if not isinstance(routes, Sequence):
+        return f"a {type(routes).__name__}"
+    return next((f"a {type(one).__name__} among others" for one in routes if not isinstance(one, Route)), "")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # so that a test class knows what it inherits from
     from .block_allocator import BlockAllocatorKit
     from .executor import ExecutorKit
     from .frontend import FrontendKit
+    from .http_route import HttpRouteKit
     from .kit import Kit
     from .logits_processor import LogitsProcessorKit
     from .model import ModelKit
@@ -30,6 +31,7 @@ _HOMES: Mapping[str, str] = {
     "BlockAllocatorKit": "corekit.testing.block_allocator",
     "ExecutorKit": "corekit.testing.executor",
     "FrontendKit": "corekit.testing.frontend",
+    "HttpRouteKit": "corekit.testing.http_route",
     "LogitsProcessorKit": "corekit.testing.logits_processor",
     "ModelKit": "corekit.testing.model",
     "ObserverKit": "corekit.testing.observer",
@@ -43,6 +45,7 @@ __all__ = [
     "BlockAllocatorKit",
     "ExecutorKit",
     "FrontendKit",
+    "HttpRouteKit",
     "Kit",
     "LogitsProcessorKit",
     "ModelKit",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,8 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from corekit import api
-
 from .admin import AbortBody, NoFields, admin_routes
 from .bodies import ChatBody, CompletionBody
 from .errors import ApiError
@@ -22,6 +20,8 @@ from .fields import cut
 from .forms import chat_form, completion_form
 from .gate import ADMIN_PATHS, Gate
 from .jobs import chat_job, completion_job
+from .labels import RouteLabels
+from .mounted import Mounted
 from .pages import page_routes
 from .responses_body import ResponsesBody
 from .responses_routes import responses_routes
@@ -74,31 +74,9 @@ def routes(shared: Shared) -> list[Route]:
     ]
 
 
-class Mounted:
-    """Routes of other parts. Invariant: no path is there twice, nor is one that the server itself has."""
-
-    def __init__(self) -> None:
-        self.routes: list[Route] = []
-        self._owners = dict.fromkeys(OWN_PATHS, "openai-http itself")
-
-    def add(self, routes: Sequence[api.Route], *, of: str) -> None:
-        """Raises ValueError for the first path that is taken or is none; then none of them was added."""
-        owners = dict(self._owners)
-        for route in routes:
-            if not route.path.startswith("/"):
-                raise ValueError(f"the path {cut(route.path)!r} of {of} does not begin with a slash")
-            if route.path.startswith(ADMIN_PATHS):
-                raise ValueError(f"the path {cut(route.path)} of {of} is below {ADMIN_PATHS}, which is openai-http's own")
-            if (owner := owners.get(route.path)) is not None:
-                raise ValueError(f"the path {cut(route.path)} of {of} is taken by {owner}")
-            owners[route.path] = of
-        self._owners = owners
-        self.routes += [Route(route.path, route.endpoint, methods=list(route.methods)) for route in routes]
-
-
 def build_app(shared: Shared, mounted: Mounted) -> ASGIApp:
     table = [*routes(shared), *mounted.routes]
-    gate = Middleware(Gate, options=shared.options, meters=shared.meters, handlers=frozenset(route.path for route in table))
+    gate = Middleware(Gate, options=shared.options, meters=shared.meters, labels=RouteLabels(table))
     app = Starlette(routes=table, middleware=[gate], exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False  # a redirect is neither an answer nor an error in OpenAI's form
     return app

@@ -14,10 +14,11 @@ import uvicorn
 
 from corekit.api import EngineClient, Observer, Route
 
-from .app import Mounted, build_app
+from .app import OWN_PATHS, build_app
 from .drain import Drain, forgive
 from .log import LOG
 from .metrics import Meters
+from .mounted import Mounted
 from .options import HttpOptions
 from .protocol import JsonErrorProtocol
 from .shared import Shared
@@ -69,7 +70,7 @@ class OpenAiHttp:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._mounted = Mounted()
+        self._mounted = Mounted(OWN_PATHS)
         self._meters = Meters(options)
         self._listener: socket.socket | None = None
 

@@ -12,6 +12,7 @@ from .errors import ApiError, from_exception, unexpected
 from .exchange import ClientLeft
 from .ids import request_id_of
 from .keys import KeyRing, Owner, all_keys
+from .labels import OTHER, RouteLabels
 from .log import LOG
 from .metrics import Meters
 from .options import HttpOptions
@@ -49,13 +50,13 @@ class Visit:
 class Gate:
     """The outermost layer: what passes it outwards is an answer, never an exception."""
 
-    def __init__(self, app: ASGIApp, *, options: HttpOptions, meters: Meters, handlers: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, *, options: HttpOptions, meters: Meters, labels: RouteLabels) -> None:
         self._app = app
         self._keys = KeyRing(all_keys(options.keys, options.api_keys))
         self._admin = KeyRing({"admin": options.admin_key} if options.admin_key else {})
         self._log_requests = options.log_requests
         self._meters = meters
-        self._handlers = handlers
+        self._labels = labels
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
@@ -105,7 +106,7 @@ class Gate:
 
     def _note(self, scope: Scope, visit: Visit, seconds: float) -> None:
         path = scope["path"]
-        handler = path if path in self._handlers else "/v1/models/{id}" if path.startswith("/v1/models/") else "other"
+        handler = self._labels.label(path)
         status = 499 if visit.status is None else visit.status  # 499: the client left before there was an answer
         self._meters.http.answered(handler, scope["method"], status, seconds)
         if path not in OPEN_PATHS:
@@ -113,7 +114,7 @@ class Gate:
         if self._log_requests:
             log_access(
                 request_id=visit.request_id,
-                method=scope["method"] if handler != "other" else "-",
+                method=scope["method"] if handler != OTHER else "-",
                 route=handler,
                 status=status,
                 seconds=seconds,

@@ -39,7 +39,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "compose": ("pluggy", "tomli", "pydantic", "pydantic_core", "packaging", "structlog", "torch", "xxhash"),
     "engine": ("msgspec", "structlog"),
     "worker": ("torch", "numpy", "msgspec", "structlog"),
-    "testing": ("pytest", "hypothesis", "torch", "numpy"),
+    "testing": ("pytest", "hypothesis", "torch", "numpy", "starlette"),
     "llm": ("tqdm",),
     "cli": ("click", "structlog"),
     "scaffold": (),

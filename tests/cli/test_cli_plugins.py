@@ -42,9 +42,9 @@ class Fine:
         assert self.limit < 9, "nine is too many"
 
 
-class Route:
-    def routes(self, client):
-        return ()
+class Format:
+    def start(self):
+        return None
 
 
 class Wrong(Fine):
@@ -65,8 +65,8 @@ def corekit_register_observers():
 
 
 @hookimpl
-def corekit_register_http_routes():
-    return [Provider(name="route", api=API_VERSION, summary="no route at all", build=lambda context, options: Route())]
+def corekit_register_tool_formats():
+    return [Provider(name="format", api=API_VERSION, summary="no format at all", build=lambda context, options: Format())]
 """
 MINE = ("--import", "cli_local_parts")
 
@@ -95,8 +95,8 @@ def test_the_bare_call_lists(invoke: Invoke, listed: str) -> None:
     lines = said(invoke(listed), 0).splitlines()
     (future,) = (line for line in lines if " future " in line)
     assert "REFUSED: cli_local_parts (plugin '[plugins] import', module cli_local_parts) was written for version" in future
-    (route,) = (line for line in lines if line.startswith("http_route"))
-    assert route.split()[:6] == ["http_route", "route", "cli_local_parts", "-", "1", "provisional"]
+    (format,) = (line for line in lines if line.startswith("tool_format"))
+    assert format.split()[:6] == ["tool_format", "format", "cli_local_parts", "-", "1", "provisional"]
 
 
 def test_the_list_for_programs(invoke: Invoke, listed: str) -> None:
@@ -195,8 +195,8 @@ def test_parts_that_no_kit_can_run(invoke: Invoke, name: str, code: int, message
 
 
 def test_a_slot_without_a_kit(invoke: Invoke) -> None:
-    done = said(invoke("check", "cli_local_parts:route", *MINE), 0)
-    assert "  holds   signatures fit the contract\n  no kit  there are no laws for http_route yet" in done
+    done = said(invoke("check", "cli_local_parts:format", *MINE), 0)
+    assert "  holds   signatures fit the contract\n  no kit  there are no laws for tool_format yet" in done
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_marks_are_closed() -> None:
 
 def test_every_table_has_its_part_of_the_page() -> None:
     headings = dict(re.findall(r"^## \[+([a-z_]+)\]+\n(?:(?!^## ).*\n)*?<!-- generated: table (\w+) -->", PAGE, re.MULTILINE))
-    assert headings == {name: name for name in Tables.model_fields if name not in ("http_route", "tool_format")}
-    assert {slot.name for slot in SLOTS} <= {*headings, "http_route", "tool_format"}
+    assert headings == {name: name for name in Tables.model_fields if name != "tool_format"}
+    assert {slot.name for slot in SLOTS} <= {*headings, "tool_format"}
 
 
 def test_every_key_and_option_says_what_it_means() -> None:

@@ -20,7 +20,7 @@ from corekit.compose.discovery import discover
 
 ROOT = DOCS.parent
 SECTIONS = ["Contract", "Invariants", "Smallest example", "Kit"]
-CONTRACT_ONLY = ("http_route", "tool_format")
+CONTRACT_ONLY = ("tool_format",)
 
 
 def ids(slot: Slot) -> str:
