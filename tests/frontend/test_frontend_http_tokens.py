@@ -199,6 +199,8 @@ def test_load_counts_what_is_being_answered() -> None:
     with Live(client) as live:
         assert live.http.get("/load").json() == {"server_load": 0}
         with live.http.stream("POST", "/v1/completions", json={"model": MODEL, "prompt": "a", "stream": True}) as answer:
-            next(answer.iter_bytes())
+            news = answer.iter_bytes()
+            next(news)
             assert live.http.get("/load").json() == {"server_load": 1}
+            news.close()
         assert eventually(lambda: live.http.get("/load").json() == {"server_load": 0})
