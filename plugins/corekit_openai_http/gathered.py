@@ -39,6 +39,7 @@ class Gathered:
             token_ids=tuple(self._token_ids),
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
             finish_reason=self._last.finish_reason if self._last else None,
+            stop_reason=self._last.stop_reason if self._last else None,
         )
 
 

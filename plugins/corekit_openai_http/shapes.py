@@ -107,6 +107,7 @@ class CompletionShape:
             text=part.text + output.text,
             logprobs=None if self._shown.logprobs is None else self._logprobs(index, output.logprobs or (), part.logprobs),
             finish_reason=output.finish_reason,
+            stop_reason=_stop_reason(output),
             prompt_logprobs=part.scored,
             prompt_token_ids=part.token_ids,
             token_ids=output.token_ids if self._shown.token_ids else UNSET,
@@ -154,19 +155,30 @@ class ChatShape:
         if output.text or output.logprobs or ids:
             choices.append(ChatChunkChoice(index=index, delta=ChatDelta(content=output.text), logprobs=self._logprobs(output.logprobs), token_ids=ids))
         if output.finish_reason:
-            choices.append(ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=output.finish_reason))
+            choices.append(ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=output.finish_reason, stop_reason=_stop_reason(output)))
         return choices
 
     def whole(self, index: int, output: CompletionOutput) -> ChatChoice:
         message = ChatMessage(role="assistant", content=self._shown.before + output.text)
-        logprobs = self._logprobs(output.logprobs)
-        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=output.finish_reason, token_ids=self._ids(output))
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=self._logprobs(output.logprobs),
+            finish_reason=output.finish_reason,
+            stop_reason=_stop_reason(output),
+            token_ids=self._ids(output),
+        )
 
     def _ids(self, output: CompletionOutput) -> tuple[int, ...] | UnsetType:
         return output.token_ids if self._shown.token_ids else UNSET
 
     def _logprobs(self, given: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
         return None if given is None else ChatLogprobs(content=token_logprobs(self._tokenizer, given, by_ids=self._shown.tokens_as_ids))
+
+
+def _stop_reason(output: CompletionOutput) -> str | int | UnsetType:
+    """The stop string or id that ended it, as vLLM tells it; nothing for any other end."""
+    return UNSET if output.stop_reason is None else output.stop_reason
 
 
 def token_logprobs(tokenizer: Tokenizer, given: Sequence[TokenLogprob], *, by_ids: bool = False) -> list[ChatTokenLogprob]:

@@ -61,6 +61,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
     prompt_logprobs: msgspec.Raw | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     token_ids: tuple[int, ...] | UnsetType = UNSET
@@ -92,6 +93,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
     token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
@@ -105,6 +107,7 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
     token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
