@@ -8,6 +8,7 @@ namespace COREKIT_LEVEL {
 
 constexpr int least_widened = 3 * max_rows<Halves>; // rows; below, to write floats and to read them again takes longer
 
+// Reads from the partition's begin, also what a window hides: a plan has checked every block of its tables.
 // What is widened lies as in a cache of floats whose blocks have sixteen positions.
 COREKIT_INLINE Shape as_widened(Shape shape) {
     shape.cache = Number::f32;

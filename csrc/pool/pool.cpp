@@ -30,30 +30,24 @@ void pause_briefly() {
 #endif
 }
 
-// The cores of one thread. Threads that wait for each other look to the kernel as if one core were enough for them, and beside a busy
-// neighbour it may leave two on one, where a step takes longer than one thread alone would. Who leaves a core is not brought back to it.
-class Cores {
-public:
+// Threads that wait for each other look to the kernel as if one core were enough for them, and beside a busy neighbour it may leave two on
+// one, where a step takes longer than one thread alone would. The mask of the calling thread is as it was afterwards: whoever set it, or
+// will, knows nothing of this.
 #ifdef __linux__
-    static int current() { return sched_getcpu(); }
+int current_core() { return sched_getcpu(); }
 
-    // If it is on this one, and has others.
-    void leave(int core) {
-        cpu_set_t now;
-        if (core < 0 || current() != core || sched_getaffinity(0, sizeof now, &now) != 0) return;
-        if (!CPU_EQUAL(&now, &others_)) allowed_ = now; // at first, or as somebody else set it meanwhile
-        others_ = allowed_;
-        CPU_CLR(core, &others_);
-        if (CPU_COUNT(&others_) > 0) sched_setaffinity(0, sizeof others_, &others_);
-    }
-
-private:
-    cpu_set_t allowed_{}, others_{};
+// Moves to another core that the mask allows, if it is on this one.
+void leave_core(int core) {
+    cpu_set_t allowed;
+    if (core < 0 || current_core() != core || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    cpu_set_t others = allowed;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
 #else
-    static int current() { return -1; }
-    void leave(int) {}
+int current_core() { return -1; }
+void leave_core(int) {}
 #endif
-};
 
 } // namespace
 
@@ -132,11 +126,10 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::serve(int thread) {
-    Cores cores;
     for (uint32_t seen = 0;; seen++) {
         start_.wait_beyond(seen, spin_);
         if (stopping_) return;
-        cores.leave(core_);
+        leave_core(core_);
         job_(arg_, thread, num_threads_);
         if (num_left_.fetch_sub(1) == 1) done_.open();
     }
@@ -147,7 +140,7 @@ void ThreadPool::run(corekit_job job, void *arg) {
     if (num_threads_ == 1) return job(arg, 0, 1);
     job_ = job;
     arg_ = arg;
-    core_ = Cores::current();
+    core_ = current_core();
     num_left_.store(num_threads_ - 1);
     const uint32_t before = done_.seen();
     start_.open();
