@@ -54,6 +54,12 @@ class Form(Protocol):
         ...
 
 
+class Padded(Protocol):
+    """What is sent in a stream and may say more than it has to."""
+
+    obfuscation: str | UnsetType
+
+
 class ChoicesForm:
     """Completions and chat completions: an object with choices, or a chunk a choice and `[DONE]`."""
 
@@ -86,7 +92,7 @@ class ChoicesForm:
         chunks = [self._answer(self._shape.chunk_object, [choice], now) for choice in choices]
         if first and chunks:
             self._beside(chunks[0])
-        return [event(_padded(chunk) if self._obfuscated else msgspec.json.encode(chunk)) for chunk in chunks]
+        return [event(padded(chunk) if self._obfuscated else msgspec.json.encode(chunk)) for chunk in chunks]
 
     def end(self, usage: Usage) -> Sequence[bytes]:
         last = [event(msgspec.json.encode(self._answer(self._shape.chunk_object, [], usage)))] if self._include_usage else []
@@ -107,7 +113,7 @@ class ChoicesForm:
         return answer
 
 
-def _padded(chunk: Answer) -> bytes:
+def padded(chunk: Padded) -> bytes:
     """As JSON whose length tells little about what it says."""
     chunk.obfuscation = ""
     missing = -len(msgspec.json.encode(chunk)) % _SIZE

@@ -16,6 +16,7 @@ from .fields import convert, cut, drop_without_effect, unsupported
 from .options import HttpOptions
 from .requests import RETENTIONS, Job, biases, bounded, check_identity, check_logprobs, check_model, check_retention, check_size
 from .responses_items import read_input
+from .shown import Shown
 
 LOGPROBS = "message.output_text.logprobs"
 MAX_METADATA = 16
@@ -145,11 +146,8 @@ def responses_job(fields: dict[str, Any], model: ModelFacts, options: HttpOption
     check_retention(body.prompt_cache_retention, body.cache_retention)
     _check_metadata(body.metadata)
     _check_what_is_text_only(body)
-    if body.stream_options is not None:
-        if not body.stream:
-            raise invalid("stream_options needs stream: true", "stream_options")
-        if body.stream_options.include_obfuscation:
-            raise unsupported("stream_options.include_obfuscation", (False,))
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options needs stream: true", "stream_options")
     conversation = read_input(body.input, body.instructions or "")
     given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
     if body.prompt_cache_retention is not None:
@@ -171,6 +169,7 @@ def responses_job(fields: dict[str, Any], model: ModelFacts, options: HttpOption
             "logprobs": "top_logprobs" if body.top_logprobs is not None else "include",
             "template": "chat_template_kwargs",
         },
+        shown=Shown(logprobs=logprobs, obfuscated=body.stream_options is not None and bool(body.stream_options.include_obfuscation)),
         echo=_echo(body, params),
     )
     check_size(job, model, options)

@@ -12,6 +12,7 @@ import msgspec
 from corekit.api import CompletionOutput, RequestOutput, Tokenizer, TokenLogprob
 
 from .errors import ApiError
+from .forms import padded
 from .gathered import Samples
 from .reply import event
 from .responses_body import ResponsesJob
@@ -48,6 +49,7 @@ class ResponsesForm:
         self.answer_id = f"resp_{uuid4().hex}"
         self._item_id = f"msg_{uuid4().hex}"
         self._echo = job.echo
+        self._obfuscated = job.shown.obfuscated
         self._tokenizer = tokenizer
         self._created = int(time.time())
         self._num_events = 0
@@ -98,8 +100,9 @@ class ResponsesForm:
         ]
 
     def _delta(self, sample: CompletionOutput) -> bytes:
-        of_text = self._note(sample)
-        return self._event("response.output_text.delta", DeltaEvent, item_id=self._item_id, delta=sample.text, logprobs=_array(of_text))
+        name, of_text = "response.output_text.delta", self._note(sample)
+        made = DeltaEvent(type=name, sequence_number=self._next(), item_id=self._item_id, delta=sample.text, logprobs=_array(of_text))
+        return event(padded(made) if self._obfuscated else msgspec.json.encode(made), name.encode())
 
     def _note(self, output: CompletionOutput) -> list[bytes]:
         """Keeps what is new, and says its logprobs as events about text have them."""
@@ -140,9 +143,11 @@ class ResponsesForm:
         return Response(id=self.answer_id, created_at=self._created, status=status, output=list(output), **self._echo)
 
     def _event(self, name: str, kind: type[Event], **fields: Any) -> bytes:
-        made = kind(type=name, sequence_number=self._num_events, **fields)
+        return event(msgspec.json.encode(kind(type=name, sequence_number=self._next(), **fields)), name.encode())
+
+    def _next(self) -> int:
         self._num_events += 1
-        return event(msgspec.json.encode(made), name.encode())
+        return self._num_events - 1
 
 
 def _without_bytes(entry: ChatTokenLogprob) -> TextLogprob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class InputDetails(msgspec.Struct, kw_only=True):
@@ -128,6 +129,7 @@ class DeltaEvent(Event, kw_only=True):
     content_index: int = 0
     delta: str
     logprobs: msgspec.Raw
+    obfuscation: str | UnsetType = UNSET
 
 
 class TextDoneEvent(Event, kw_only=True):

@@ -165,6 +165,15 @@ def test_logprobs(live: Live, client: PlainClient) -> None:
     assert all(entry["top_logprobs"] == [] for entry in ask(live, include=LOGPROBS["include"])["output"][0]["content"][0]["logprobs"])
 
 
+def test_pieces_may_be_padded(live: Live, client: PlainClient) -> None:
+    client.reply = "one two"
+    answer = live.http.post(PATH, json={"model": MODEL, "input": "hi", "stream": True, "stream_options": {"include_obfuscation": True}})
+    pieces = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith('data: {"type":"response.output_text.delta"')]
+    assert {len(piece) % 64 for piece in pieces} == {0}
+    assert "".join(json.loads(piece)["delta"] for piece in pieces) == "one two"
+    assert all("obfuscation" not in event for event in stream(live, stream_options={"include_obfuscation": False}))
+
+
 def test_a_failure_in_mid_stream_is_the_last_event(live: Live, client: PlainClient) -> None:
     client.error, client.fail_at = EngineDead("the worker is gone"), 3
     *before, error, failed = stream(live)

@@ -94,7 +94,6 @@ def test_what_is_refused_is_named(name: str) -> None:
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
         ({"metadata": {"k" * 65: ""}}, "metadata"),
