@@ -14,34 +14,13 @@ from .fields import convert, cut, drop_without_effect, unsupported
 from .messages import read_messages
 from .options import HttpOptions
 from .prompts import read_prompts
-from .requests import RETENTIONS, Job, biases, bounded, check_identity, check_logprobs, check_model, check_retention, check_size
+from .requests import Job, biases, bounded, check_identity, check_logprobs, check_model, check_retention, check_size, sampling
 from .shown import Shown
 from .software import fingerprint
 
 MAX_INTERVAL = 65536
 _OF_TEMPLATE = ("reasoning_effort", "documents")
 """Fields that mean what the model's chat template makes of them."""
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "allowed_token_ids",
-    "banned_token_ids",
-    "bad_words",
-    "seed",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "cache_salt",
-    "cache_retention",
-)
 
 
 def completion_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> Job:
@@ -108,15 +87,12 @@ def _shown(body: Common, **more: Any) -> Shown:
 
 
 def _job(body: Common, prompts: tuple[Prompt, ...], shown: Shown, *, n: int, max_tokens: int | None, names: dict[str, str], model: ModelFacts) -> Job:
-    given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
-    if body.prompt_cache_retention is not None:
-        given["cache_retention"] = RETENTIONS[body.prompt_cache_retention]
     of_prompt = [asked for asked in (shown.prompt_logprobs, shown.logprobs if shown.echo else None) if asked is not None]
     return Job(
         model=body.model,
         prompts=prompts,
         params=SamplingParams(
-            **given,
+            **sampling(body),
             n=n,
             logit_bias=biases(body.logit_bias or {}),
             max_tokens=max_tokens,
@@ -138,9 +114,8 @@ def _check_common(body: CompletionBody | ChatBody, model: ModelFacts, options: H
     bounded("n", body.n, 1, options.max_n)
     check_identity(body.request_id, body.priority)
     check_retention(body.prompt_cache_retention, body.cache_retention)
-    for name in ("stream_options", "stream_interval"):
-        if getattr(body, name) is not None and not body.stream:
-            raise invalid(f"{name} needs stream: true", name)
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options needs stream: true", "stream_options")
     bounded("stream_interval", body.stream_interval, 1, MAX_INTERVAL)
     bounded("prompt_logprobs", body.prompt_logprobs, 0, MAX_TOP_LOGPROBS)
     if (body.logprobs or body.logprobs == 0) and body.logprobs is not False:

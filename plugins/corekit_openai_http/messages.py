@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from .errors import invalid
-from .fields import convert, cut, unsupported
+from .fields import MAX_DEPTH, convert, cut, deeper_than, unsupported
 
 MAX_MESSAGES = 2048
 MAX_TOOL_CALLS = 128
@@ -140,22 +140,23 @@ def _calls(message: Message, at: str) -> list[dict[str, Any]]:
     if len(calls) > MAX_TOOL_CALLS:
         raise invalid(f"{at}.tool_calls must hold at most {MAX_TOOL_CALLS} calls, got {len(calls)}", f"{at}.tool_calls")
     read = [_call(call, f"{at}.tool_calls[{index}]") for index, call in enumerate(calls)]
-    return [*read, _as_template(message.function_call)] if message.function_call is not None else read
+    return [*read, as_template(message.function_call)] if message.function_call is not None else read
 
 
 def _call(given: Any, at: str) -> dict[str, Any]:
     if isinstance(given, dict) and isinstance(given.get("type"), str) and given["type"] != "function":
         raise invalid(f"{at}.type {cut(given['type'])!r} is not supported: this server takes calls of functions only", f"{at}.type", code="unsupported_value")
     call = convert(given, ToolCall, at)
-    return ({"id": call.id} if call.id else {}) | _as_template(call.function)
+    return ({"id": call.id} if call.id else {}) | as_template(call.function)
 
 
-def _as_template(call: FunctionCall) -> dict[str, Any]:
+def as_template(call: FunctionCall) -> dict[str, Any]:
+    """A call as templates take it: with arguments as an object, where they are one."""
     arguments: Any = call.arguments
     if isinstance(arguments, str):
         try:
             read = msgspec.json.decode(arguments)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):  # a model wrote it: it may be anything
             read = None
-        arguments = read if isinstance(read, dict) else arguments
+        arguments = read if isinstance(read, dict) and not deeper_than(read, MAX_DEPTH) else arguments
     return {"type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from corekit.api import ModelFacts, Prompt, SamplingParams
 
@@ -19,6 +19,28 @@ _ID = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "24h": 24 * 3600.0}
 """OpenAI's words for how long a prefix stays cached, in seconds."""
+
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "bad_words",
+    "seed",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "cache_salt",
+    "cache_retention",
+)
 
 _FRAME = 64
 """Tokens that a chat template may put around a message, more or less: for a bound of what is shown."""
@@ -43,6 +65,20 @@ class Job:
     shown: Shown = field(default_factory=Shown)
     fingerprint: str = ""
     """Of the server's software and model; empty: the answer has none."""
+
+
+class Samples(Protocol):
+    """A body whose fields have the engine's names, but for OpenAI's word for how long a prefix stays cached."""
+
+    prompt_cache_retention: str | None
+
+
+def sampling(body: Samples) -> dict[str, Any]:
+    """Of a body, what the engine takes as it is."""
+    given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    if body.prompt_cache_retention is not None:
+        given["cache_retention"] = RETENTIONS[body.prompt_cache_retention]
+    return given
 
 
 def biases(given: dict[str, float]) -> dict[int, float]:

@@ -14,7 +14,7 @@ from corekit.api.types import MAX_TOP_LOGPROBS
 from .errors import ApiError, invalid
 from .fields import convert, cut, drop_without_effect, unsupported
 from .options import HttpOptions
-from .requests import RETENTIONS, Job, biases, bounded, check_identity, check_logprobs, check_model, check_retention, check_size
+from .requests import Job, biases, bounded, check_identity, check_logprobs, check_model, check_retention, check_size, sampling
 from .responses_items import read_input
 from .shown import Shown
 
@@ -51,28 +51,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "vllm_xargs": (),
 }
 """Fields that clients know and this endpoint refuses, with the values that mean the same as leaving the field out."""
-
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "allowed_token_ids",
-    "banned_token_ids",
-    "bad_words",
-    "seed",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "cache_salt",
-    "cache_retention",
-)
 
 
 class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -149,11 +127,8 @@ def responses_job(fields: dict[str, Any], model: ModelFacts, options: HttpOption
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options needs stream: true", "stream_options")
     conversation = read_input(body.input, body.instructions or "")
-    given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
-    if body.prompt_cache_retention is not None:
-        given["cache_retention"] = RETENTIONS[body.prompt_cache_retention]
     logprobs = _logprobs(body, model)
-    params = SamplingParams(**given, logit_bias=biases(body.logit_bias or {}), max_tokens=body.max_output_tokens, logprobs=logprobs)
+    params = SamplingParams(**sampling(body), logit_bias=biases(body.logit_bias or {}), max_tokens=body.max_output_tokens, logprobs=logprobs)
     job = ResponsesJob(
         model=body.model,
         prompts=(Prompt(messages=tuple(conversation.messages), template=_template(body, continues=conversation.is_unfinished)),),

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from .errors import ApiError, invalid
-from .fields import MAX_DEPTH, convert, cut, deeper_than
-from .messages import MAX_MESSAGES
+from .fields import convert, cut
+from .messages import MAX_MESSAGES, FunctionCall, as_template
 
 ROLES: Mapping[str, str] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """`developer` is the newer word for `system`; templates know the older one."""
@@ -118,8 +118,8 @@ class Conversation:
                 raise invalid(f"{at}.{name} must have 1 to {MAX_NAME_CHARS} characters, got {len(getattr(call, name))}", f"{at}.{name}")
         if not (self.messages and self.messages[-1]["role"] == "assistant"):
             self.messages.append({"role": "assistant", "content": "", **self._thought()})
-        function = {"name": call.name, "arguments": _arguments(call.arguments, f"{at}.arguments")}
-        self.messages[-1].setdefault("tool_calls", []).append({"id": call.call_id, "type": "function", "function": function})
+        called = as_template(FunctionCall(name=call.name, arguments=call.arguments))
+        self.messages[-1].setdefault("tool_calls", []).append({"id": call.call_id, **called})
         self._names[call.call_id] = call.name
         self._reasoning = ""
 
@@ -168,19 +168,6 @@ def _text(content: str | list[Any], at: str, kinds: Mapping[str, str]) -> str:
 
 def _missing(at: str) -> ApiError:
     return invalid(f"{at} is required", at, code="missing_required_parameter")
-
-
-def _arguments(text: str, at: str) -> Any:
-    """Templates take the object that the text spells; what spells none stays text."""
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return text
-    except RecursionError:
-        value = None
-    if value is None or (isinstance(value, dict) and deeper_than(value, MAX_DEPTH)):
-        raise invalid(f"{at} nests more than {MAX_DEPTH} levels deep", at, code="json_too_deep")
-    return value if isinstance(value, dict) else text
 
 
 def _check_status(item: _Item, at: str) -> None:
