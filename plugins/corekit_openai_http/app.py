@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from . import fields, responses_body, tokens
 from .admin import AbortBody, NoFields, admin_routes
 from .bodies import ChatBody, CompletionBody
 from .errors import ApiError
@@ -22,6 +24,7 @@ from .gate import ADMIN_PATHS, Gate
 from .jobs import chat_job, completion_job
 from .labels import RouteLabels
 from .mounted import Mounted
+from .openapi import OpenApi, Taken
 from .pages import page_routes
 from .responses_body import ResponsesBody
 from .responses_routes import responses_routes
@@ -45,6 +48,7 @@ OWN_PATHS = (
     "/version",
     "/load",
     "/metrics",
+    "/openapi.json",
 )
 """As a client writes them, in the order of the table. Those of the administrator, below `/admin`, are no part's to take either."""
 
@@ -61,6 +65,14 @@ BODIES: Mapping[str, type] = {
 }
 """Path -> the msgspec struct of what is posted there: a POST route whose body is JSON has one here, and so its place in /openapi.json."""
 
+BESIDE: Mapping[type, tuple[frozenset[str], Mapping[str, tuple[Any, ...]]]] = {
+    CompletionBody: (fields.HARMLESS, fields.UNSUPPORTED),
+    ChatBody: (fields.HARMLESS, fields.UNSUPPORTED),
+    ResponsesBody: (responses_body.HARMLESS, responses_body.UNSUPPORTED),
+    TokenizeBody: (frozenset(), tokens.REFUSED),
+}
+"""Fields that are no part of a struct: those without effect, and those that are refused, with the values that change nothing."""
+
 
 def routes(shared: Shared) -> list[Route]:
     """This server's own."""
@@ -70,6 +82,7 @@ def routes(shared: Shared) -> list[Route]:
         *responses_routes(shared),
         *token_routes(shared),
         *page_routes(shared),
+        Route("/openapi.json", OpenApi(shared.options, {path: Taken(struct, *BESIDE.get(struct, ())) for path, struct in BODIES.items()}).page),
         *admin_routes(shared),
     ]
 
