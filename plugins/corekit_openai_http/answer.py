@@ -157,7 +157,8 @@ async def _merged(streams: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGener
         finally:
             await _close(streams[0])
         return
-    queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]] = asyncio.Queue()
+    # no more than that: what the client has not read yet waits in the engine's streams, which merge it
+    queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]] = asyncio.Queue(maxsize=len(streams))
     readers = [asyncio.create_task(_read(number, stream, queue)) for number, stream in enumerate(streams)]
     try:
         num_open = len(streams)
@@ -179,13 +180,13 @@ async def _merged(streams: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGener
 async def _read(number: int, stream: AsyncIterator[RequestOutput], queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]]) -> None:
     try:
         async for output in stream:
-            queue.put_nowait((number, output))
-        queue.put_nowait((number, None))
+            await queue.put((number, output))
+        await queue.put((number, None))
     except InvalidRequest as error:
         field = f"prompt[{number}]" if error.field == "prompt" else error.field
-        queue.put_nowait((number, InvalidRequest(str(error), field=field, code=error.code)))
+        await queue.put((number, InvalidRequest(str(error), field=field, code=error.code)))
     except Exception as error:
-        queue.put_nowait((number, error))
+        await queue.put((number, error))
     finally:
         del queue  # an error in it leads to this frame, and must not lead back
         await _close(stream)
