@@ -116,6 +116,12 @@ def _response(value: dict[str, Any]) -> Answer:
     return answer
 
 
+def _of_event(entry: dict[str, Any]) -> dict[str, Any]:
+    """A logprob as events have it: without bytes."""
+    likely = [{name: one[name] for name in ("token", "logprob")} for one in entry["top_logprobs"]]
+    return {"token": entry["token"], "logprob": entry["logprob"], "top_logprobs": likely}
+
+
 def _responses_stream(events: list[dict[str, Any]]) -> Answer:
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     kinds = [event["type"].removeprefix("response.") for event in events]
@@ -125,7 +131,7 @@ def _responses_stream(events: list[dict[str, Any]]) -> Answer:
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
     assert "".join(event["delta"] for event in deltas) == answer.choices[0].text
     logprobs = [entry for event in deltas for entry in event.get("logprobs") or []]
-    assert logprobs == ((answer.choices[0].logprobs or {}).get("content") or [])
+    assert logprobs == [_of_event(entry) for entry in (answer.choices[0].logprobs or {}).get("content") or []]
     for event in events:
         if event["type"] == "response.output_text.done":
             assert event["text"] == answer.choices[0].text

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from answers import CHAT, COMPLETIONS, RESPONSES
+from corekit_openai_http.app import BODIES
 from hypothesis import strategies as st
 
 MODEL = "scripted"
@@ -143,13 +144,14 @@ headers = st.one_of(
     st.tuples(st.just("accept"), st.sampled_from(["*/*", "text/event-stream", "application/openmetrics-text; version=1.0.0", "é"])),
     st.tuples(st.just("authorization"), st.sampled_from(["Bearer", "Bearer é", "Basic x"])),
 )
-fields_of_bodies = st.dictionaries(st.sampled_from(FIELDS), values, min_size=1, max_size=3)
 cuts = st.one_of(*[st.none()] * 6, st.integers(0, 400))
 
 
 def bodies(path: str) -> st.SearchStrategy[bytes]:
     """Mostly JSON, so that what comes after reading it is reached."""
-    whole = st.builds(spliced, st.just(path), fields_of_bodies, st.booleans(), cuts)
+    own = st.sampled_from(getattr(BODIES.get(path), "__struct_fields__", ()) or FIELDS)
+    fields = st.dictionaries(st.one_of(own, own, own, st.sampled_from(FIELDS)), values, max_size=3)
+    whole = st.builds(spliced, st.just(path), fields, st.booleans(), cuts)
     return st.one_of(*[whole] * 5, st.sampled_from(ROUGH), st.binary(max_size=40))
 
 

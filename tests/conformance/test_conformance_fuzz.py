@@ -12,7 +12,7 @@ import httpx
 import pytest
 from conformance_rig import MODEL, Server, served
 from edge_bodies import EdgeRequest, requests
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from wire_models import Exchange as Wire
 from wire_models import error_faults, faults, stream_faults
@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.ci, pytest.mark.timeout(1800)]
 
 TOGETHER = 6
 """Requests that are under way at the same time."""
+FUZZ: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "database": None, "phases": [Phase.generate]}
+"""The request that failed is shown as it was: to make it smaller takes minutes of requests."""
 TYPED = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/models")
 
 
@@ -67,7 +69,7 @@ def test_edges_of_every_field(server: Server, pytestconfig: pytest.Config) -> No
     number = max(100, pytestconfig.option.fuzz) // 2 // TOGETHER
     with ThreadPoolExecutor(TOGETHER) as pool:
 
-        @settings(max_examples=number, suppress_health_check=list(HealthCheck), print_blob=True)
+        @settings(max_examples=number, **FUZZ)
         @given(batch=st.lists(requests(), min_size=TOGETHER, max_size=TOGETHER))
         def all_are_answered(batch: list[EdgeRequest]) -> None:
             for request, response in zip(batch, pool.map(lambda one: sent(server, one), batch), strict=True):
@@ -77,7 +79,7 @@ def test_edges_of_every_field(server: Server, pytestconfig: pytest.Config) -> No
 
         all_are_answered()
     print("edges of fields:", dict(sorted(statuses.items())))
-    assert statuses[200] >= number / 4, "so many were refused that nothing behind the door was tried"
+    assert statuses[200] >= number / 2, "so many were refused that nothing behind the door was tried"
     assert statuses[400] >= number
 
 
@@ -101,7 +103,7 @@ def test_bodies_made_from_the_schema(server: Server, pytestconfig: pytest.Config
 def drawn(server: Server, operation: Any, mode: Any, number: int) -> Counter[tuple[str, int]]:
     statuses: Counter[tuple[str, int]] = Counter()
 
-    @settings(max_examples=number, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=number, **FUZZ)
     @given(case=operation.as_strategy(generation_mode=mode))
     def is_answered(case: Any) -> None:
         response = called(server, case)

@@ -107,7 +107,9 @@ def asked(server: Server, path: str, fields: dict[str, Any], stream: bool) -> An
     more: dict[str, Any] = {"model": "scripted", **fields}
     if path != RESPONSES:
         more |= {"cache_salt": str(next(SALTS)), "seed": 5}
-    if stream:
+    if not stream:
+        more.pop("stream_interval", None)  # of streams alone
+    else:
         more |= {"stream": True} | ({} if path == RESPONSES else {"stream_options": {"include_usage": True}})
     return read(path, server.http.post(path, json=more))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx
@@ -28,9 +29,10 @@ EXTRAS = frozenset(
         "prompt_logprobs",
         "prompt_token_ids",
         "root",
+        "store",
     }
 )
-"""Fields that vLLM's clients read and OpenAI's types do not know."""
+"""Fields that vLLM's clients read and OpenAI's types do not know; `store` OpenAI's own responses have."""
 ERROR_FIELDS = {"message", "type", "param", "code"}
 
 
@@ -113,7 +115,15 @@ def faults(exchange: Exchange) -> list[str]:
         found = [] if set(page) == {"object", "data"} and page["object"] == "list" else [f"a page of models: {sorted(page)}"]
         return found + [fault for card in page["data"] for fault in value_faults(Model, card)]
     kind = Model if exchange.path.startswith("/v1/models/") else whole.get(exchange.path)
-    return [f"no type for {exchange.path}"] if kind is None else value_faults(kind, json.loads(exchange.body))
+    if kind is None:
+        return [f"no type for {exchange.path}"]
+    value = json.loads(exchange.body, parse_constant=_refuse_constant)
+    return value_faults(kind, _as_typed(exchange.path, value) if _ended(exchange.path, value) else value)
+
+
+def _ended(path: str, value: Any) -> bool:
+    """Whether every choice of a whole completion has its reason."""
+    return path == "/v1/completions" and all(choice["finish_reason"] for choice in value["choices"])
 
 
 def stream_faults(path: str, body: bytes) -> list[str]:
@@ -139,11 +149,15 @@ def stream_faults(path: str, body: bytes) -> list[str]:
 
 
 def _as_typed(path: str, value: Any) -> Any:
-    """OpenAI's own streams of completions have a null finish reason until the last, which its type does not know."""
+    """OpenAI's own completions have nulls which its types do not know: as finish reason until the last, and as logprob of an echoed first token."""
     if path == "/v1/completions":
-        for choice in value["choices"]:
-            if choice["finish_reason"] is None:
+        for choice in value.get("choices", ()):
+            if choice.get("finish_reason", "") is None:
                 choice["finish_reason"] = "stop"
+            logprobs = choice.get("logprobs") or {}
+            if logprobs.get("token_logprobs", [0])[:1] == [None]:
+                assert logprobs["top_logprobs"][0] is None
+                logprobs["token_logprobs"][0], logprobs["top_logprobs"][0] = 0.0, {}
     return value
 
 
@@ -166,10 +180,16 @@ def _error_object_faults(value: Any) -> list[str]:
 
 def value_faults(kind: Any, value: Any) -> list[str]:
     try:
-        made = TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        made = _adapter(kind).validate_json(json.dumps(value), strict=True)
     except ValueError as error:
         return [str(error)]
-    return [f"unknown field {name} in a {type(made).__name__}" for name in sorted(set(unknown_fields(made)) - EXTRAS)]
+    unknown = {name for name in unknown_fields(made) if name.removeprefix("response.") not in EXTRAS}
+    return [f"unknown field {name} in a {type(made).__name__}" for name in sorted(unknown)]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def unknown_fields(made: Any, at: str = "") -> Iterator[str]:
