@@ -35,7 +35,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "conversation": (),
     "enable_response_messages": (False,),
     "image": (),
-    "max_tokens": (),
     "mm_processor_kwargs": (),
     "moderation": (),
     "n": (1,),
@@ -51,6 +50,16 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "vllm_xargs": (),
 }
 """Fields that clients know and this endpoint refuses, with the values that mean the same as leaving the field out."""
+
+
+CALLED: Mapping[str, str] = {
+    "logprobs": "include",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": "text.format",
+}
+"""A word of other endpoints -> what means the same here."""
 
 
 class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +125,9 @@ class ResponsesJob(Job):
 
 def responses_job(fields: dict[str, Any], model: ModelFacts, options: HttpOptions) -> ResponsesJob:
     """Raises ApiError for the first field that is wrong."""
+    for name in fields:
+        if name in CALLED:
+            raise invalid(f"{name} is called {CALLED[name]} in this endpoint", name, code="unknown_parameter")
     body = convert(drop_without_effect(fields, harmless=HARMLESS, refused=UNSUPPORTED), ResponsesBody)
     check_model(body.model, model, options)
     bounded("max_output_tokens", body.max_output_tokens, 1, 2**31 - 1)

@@ -10,7 +10,7 @@ import pytest
 from corekit_openai_http import HttpOptions
 from corekit_openai_http.errors import ApiError
 from corekit_openai_http.messages import MAX_MESSAGES
-from corekit_openai_http.responses_body import HARMLESS, LOGPROBS, UNSUPPORTED, ResponsesBody, ResponsesJob, responses_job
+from corekit_openai_http.responses_body import CALLED, HARMLESS, LOGPROBS, UNSUPPORTED, ResponsesBody, ResponsesJob, responses_job
 from http_live import MODEL, PlainClient
 from http_page import section, table
 from openai.types.responses.response_create_params import ResponseCreateParamsBase, ResponseCreateParamsStreaming
@@ -105,6 +105,7 @@ def test_what_is_refused_is_named(name: str) -> None:
         ({"request_id": "a b"}, "request_id"),
         ({"chat_template_kwargs": {"add_generation_prompt": False}}, "chat_template_kwargs.add_generation_prompt"),
         ({"instruction": "x"}, "instruction"),
+        ({"max_tokens": 5}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"input": []}, "input"),
         ({"input": [{"role": "system", "content": "x"}]}, "input"),
@@ -134,6 +135,13 @@ def test_wrong_values(fields: dict[str, Any], param: str) -> None:
     assert (error.status, error.param) == (400, param)
     assert len(error.message) < 400
     assert not error.message.endswith(".")
+
+
+def test_the_word_of_other_endpoints_leads_to_the_one_here() -> None:
+    for name, word in CALLED.items():
+        assert word in str(refused(**{name: 5}))
+        assert word.partition(".")[0] in ResponsesBody.__struct_fields__
+        assert name not in ResponsesBody.__struct_fields__
 
 
 def test_words_of_the_engine_become_those_of_the_request() -> None:
