@@ -14,7 +14,7 @@ from .errors import ApiError
 from .ids import request_id_of
 from .options import HttpOptions
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 MAX_WAITING_BYTES = 256 * 1024
 """Requests are read ahead of their turn up to about here."""
 
@@ -48,11 +48,12 @@ class AnswerTransport:
 class JsonErrorProtocol(HttpToolsProtocol):
     """One connection. `_running` is the request being answered; the newest one, `cycle`, may be another that waits for its turn.
 
-    `_num_stuck_bytes` counts what arrived since a head, a piece of a body or a message was last complete, `_num_waiting_bytes` what arrived
-    while requests wait. After the last answer, `_ended`, what still comes is dropped.
+    `_num_stuck_bytes` counts what arrived since a head, a piece of a body or a message was last complete, `_num_head_bytes` what the newest head
+    holds, `_num_waiting_bytes` what arrived while requests wait. After the last answer, `_ended`, what still comes is dropped.
     """
 
     _num_stuck_bytes = 0
+    _num_head_bytes = 0
     _num_waiting_bytes = 0
     _moved = False
     _in_head = False
@@ -74,9 +75,10 @@ class JsonErrorProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except HttpParserError:
-            self.send_400_response("")
+            if self._num_head_bytes <= MAX_HEAD_BYTES:
+                self.send_400_response("")
         self._num_stuck_bytes = 0 if self._moved else self._num_stuck_bytes + len(data)
-        if self._num_stuck_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if max(self._num_stuck_bytes, self._num_head_bytes) > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(ApiError(431, f"The head or the trailers of the request are larger than {MAX_HEAD_BYTES} bytes", code="head_too_large"))
         self._num_waiting_bytes = self._num_waiting_bytes + len(data) if self.pipeline else 0
         if 0 < self._num_waiting_bytes <= MAX_WAITING_BYTES and not self.transport.is_closing():
@@ -147,11 +149,23 @@ class JsonErrorProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._num_head_bytes = 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else it is a trailer, and nobody reads those
+            self._count_head(len(name) + len(value) + len(": \r\n"))
             super().on_header(name, value)
+
+    def _count_head(self, num_bytes: int) -> None:
+        """However it arrives, even in one piece. Raises ValueError, which ends the parser, where it is too large."""
+        self._num_head_bytes += num_bytes
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("the head is too large")
 
     def on_headers_complete(self) -> None:
         self._in_head = False

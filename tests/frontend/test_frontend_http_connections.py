@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from corekit_openai_http.protocol import MAX_HEAD_BYTES
 from http_live import MODEL, Live, PlainClient, eventually
 
 TEXT = "/v1/completions"
@@ -254,3 +255,32 @@ def test_the_rest_of_a_refused_body_is_read_for_its_time_only() -> None:
                 connection.sendall(b" ")
                 time.sleep(0.02)
         assert 0.2 < time.monotonic() - began < 2
+
+
+def head_of(num_bytes: int, how: str) -> bytes:
+    """A GET of /health whose head holds about that much."""
+    if how == "url":
+        return b"GET /health?" + b"u" * num_bytes + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+    one = b"x-%d: " + b"v" * 50 + b"\r\n"
+    lines = b"x: " + b"v" * num_bytes + b"\r\n" if how == "one header" else b"".join(one % number for number in range(num_bytes // len(one % 100)))
+    return b"GET /health HTTP/1.1\r\nhost: x\r\n" + lines + b"\r\n"
+
+
+@pytest.mark.parametrize("how", ["url", "one header", "many headers"])
+@pytest.mark.parametrize("piece", [1 << 20, 4000], ids=["in one piece", "in pieces"])
+def test_a_head_has_its_limit_however_it_arrives(how: str, piece: int) -> None:
+    with Live(PlainClient()) as live:
+        for num_bytes, status in ((MAX_HEAD_BYTES - 500, 200), (MAX_HEAD_BYTES + 500, 431)):
+            for before in (0, 1):  # on a fresh connection, and on one that was used
+                with connected(live) as connection:
+                    for _ in range(before):
+                        connection.sendall(head_of(10, how))
+                        assert answer(connection)[0] == 200
+                    data = head_of(num_bytes, how)
+                    for at in range(0, len(data), piece):
+                        connection.sendall(data[at : at + piece])
+                        time.sleep(0.002)
+                    found, content = answer(connection)
+                    assert found == status
+                    assert status == 200 or json.loads(content)["error"]["code"] == "head_too_large"
+        assert live.http.get("/health").status_code == 200
