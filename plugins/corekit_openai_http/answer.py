@@ -57,6 +57,8 @@ class Answering:
         self._client = client
         self._stopwatch = stopwatch
         self._tally = Tally()
+        self._is_large = False
+        """Whether the next news hold a long prompt."""
         stopwatch.usage = self._tally.usage
 
     async def run(self, reply: Reply) -> None:
@@ -92,6 +94,7 @@ class Answering:
     async def _begin(self, number: int, output: RequestOutput) -> None:
         """Tells the form of a prompt; beside the loop where much of it is shown."""
         if self._num_shown(output.num_prompt_tokens) > _MAX_ENTRIES_ON_LOOP:
+            self._is_large = True
             await asyncio.to_thread(self._form.begin, number, output)
         else:
             self._form.begin(number, output)
@@ -122,7 +125,7 @@ class Answering:
         try:
             async for samples in news:  # nothing is sent before the first news: a request that fails at the door gets a plain error
                 if due := paced.due(samples):
-                    await reply.events(await self._events(due, reply))
+                    await reply.events(await self._events(due))
         except Exception:  # what was said goes out, then comes the error
             if rest := paced.rest():
                 await reply.events(self._form.news(rest, self._tally.usage))
@@ -130,9 +133,10 @@ class Answering:
         await reply.events(self._form.end(self._tally.usage()))
         await reply.end()
 
-    async def _events(self, samples: Samples, reply: Reply) -> Sequence[bytes]:
-        """The first holds what is shown of the prompts, which may be long."""
-        if not reply.started and self._num_shown(self._tally.usage().prompt_tokens) > _MAX_ENTRIES_ON_LOOP:
+    async def _events(self, samples: Samples) -> Sequence[bytes]:
+        """The first of a prompt hold what is shown of it, which may be long."""
+        if self._is_large:
+            self._is_large = False
             return await asyncio.to_thread(self._form.news, samples, self._tally.usage)
         return self._form.news(samples, self._tally.usage)
 

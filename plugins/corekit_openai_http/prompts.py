@@ -31,6 +31,6 @@ def _prompt(item: Any, at: str, context: int, keep: int | None, add_special_toke
         return Prompt(text=item, add_special_tokens=add_special_tokens, max_tokens=keep)
     kept = item if keep is None else item[-keep:]
     if len(kept) >= context:  # before its ids are looked at: millions of them would hold up every stream
-        message = f"this model's maximum context length is {context} tokens, one of them to generate, but {at} has {len(kept)}"
+        message = f"{at} has {len(kept)} tokens, but this model's maximum context length is {context} tokens, one of them to generate"
         raise invalid(message, at, code="context_length_exceeded")
     return Prompt(token_ids=tuple(convert(kept, list[int], at)))

@@ -90,11 +90,9 @@ BOUNDED = [row for row in ROWS if re.match(r"(integer|number) (from|above) ", st
 def test_bounds(ask: Callable[[dict[str, Any]], Job], field: str, default: str, values: str) -> None:
     found = re.match(r"(integer|number) (from|above) (-?[\d.]+) to (-?\d+|`max_tokens`)", values)
     assert found is not None, values
-    beside: dict[str, Any] = {"logprobs": True} if field == "top_logprobs" else {"max_tokens": 16} if field == "min_tokens" else {}
+    beside = {"logprobs": True} if field == "top_logprobs" else {"max_tokens": 16} if field == "min_tokens" else {}
     least, most = json.loads(found[3]), int(found[4]) if found[4] != "`max_tokens`" else beside["max_tokens"]
     step = 1 if found[1] == "integer" else 1e-6
-    if field == "stream_interval":
-        beside = {"stream": True}
     inside = [least if found[2] == "from" else least + step, most]
     for value in inside:
         ask({**beside, field: value})

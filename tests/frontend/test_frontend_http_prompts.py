@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from http_live import Live, PlainClient, check_error, events
+from corekit_openai_http.prompt_part import PromptPart
+from corekit_openai_http.shown import Shown
+from http_live import TOKENIZER, Live, PlainClient, check_error, events
 from test_frontend_http_engine import CHAT, TEXT, at_rest, body, engine
+from test_frontend_http_requests import Asked
+
+from corekit.api import RequestOutput, Tokenizer
 
 PROMPT = "say: ä世"
 BYTES = PROMPT.encode()
@@ -275,3 +281,54 @@ def test_a_stream_that_fails_says_what_was_held_back() -> None:
         *said, error = [json.loads(event) for event in events(response.text)]
         assert "".join(choice["text"] for chunk in said for choice in chunk["choices"]) == "alpha be"
         assert error["error"]["code"] == "request_failed"
+
+
+class Words:
+    """A tokenizer of a few words, whose ids are their places."""
+
+    def __init__(self, *words: bytes) -> None:
+        self.words = words
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.words[token_id]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "places"),
+    [
+        ("Hello world", (b"<s>", b" Hello", b" world"), [0, 0, 5]),
+        ("<s>Hello", (b"<s>", b"<s>", b"Hello"), [0, 3, 3]),
+        ("a  b", (b"a", b" ", b"b"), [0, 1, 3]),
+        ("ä", (b"<s>", b"\xc3", b"\xa4", b"</s>"), [0, 0, 0, 1]),
+        ("", (b"<s>",), [0]),
+        ("other", (b"\xff", b"x", b"other"), [0, 0, 0]),
+    ],
+)
+def test_where_tokens_stand_in_a_text_that_they_do_not_spell(text: str, words: tuple[bytes, ...], places: list[int]) -> None:
+    """The tokenizer adds some, drops a first space, reads two spaces as one."""
+    ids = tuple(range(len(words)))
+    output = RequestOutput(request_id="r", prompt=text, num_prompt_tokens=len(ids), num_cached_tokens=0, outputs=(), finished=False, prompt_token_ids=ids)
+    part = PromptPart.of(output, Shown(echo=True, logprobs=0), cast(Tokenizer, Words(*words)), skip_special_tokens=True)
+    assert part.logprobs is not None
+    assert part.logprobs.text_offset == places
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_long_prompt_is_shown_beside_the_loop(streaming: bool) -> None:
+    client = PlainClient()
+    threads = set()
+
+    def noted(token_id: int) -> bytes:
+        threads.add(threading.current_thread().name)
+        return TOKENIZER.token_bytes(token_id)
+
+    client.tokenizer = Asked(TOKENIZER, noted)
+    with Live(client) as live:
+        for prompt, loop in (("x" * 100, True), ("x" * 400, False)):
+            threads.clear()
+            response = live.http.post(
+                TEXT, json=body(TEXT, model="tiny", prompt=prompt, prompt_logprobs=20, echo=True, logprobs=0, max_tokens=1, stream=streaming)
+            )
+            assert response.status_code == 200, response.text
+            assert threads
+            assert ("frontend-under-test" in threads) == loop
