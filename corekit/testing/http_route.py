@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytest
+
 from corekit.api import BuildContext, CorekitError, EngineDead, HttpRoute, InvalidRequest, Overloaded, RequestFailed, Route
 
 from .fake_client import FakeClient
@@ -29,6 +31,7 @@ _BODIES: Mapping[str, bytes] = {
     "a number too large": b'{"n": 1e999}',
 }
 _FAULTS = (InvalidRequest("wrong", field="prompt"), Overloaded("full"), RequestFailed("failed"), EngineDead("dead"))
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _STEPS = 20
 """Turns of the loop after which a call that was cancelled must have ended."""
 
@@ -86,15 +89,20 @@ class HttpRouteKit(Kit):
     # -- what is answered ------------------------------------------------------------------------------------------
 
     def test_every_route_answers(self) -> None:
-        """Asked as `examples` say, each gives a starlette response that is no error."""
+        """Asked as `examples` say, each gives a starlette response that is no error. What takes a body and has no example may refuse it."""
+        unknown = []
 
         async def law(client: FakeClient) -> None:
             for route, method in self._calls():
                 status = await self._status(client, route, method, self._example(route))
-                told = "Say in `examples` what it is to be sent" if route.path not in self.examples else "as `examples` say"
-                assert 100 <= status < 400, f"{method} {route.path} was answered with {status}. {told}"
+                if 400 <= status < 500 and method in _WITH_BODY and route.path not in self.examples:
+                    unknown.append(f"{method} {route.path}")
+                    continue
+                assert 100 <= status < 400, f"{method} {route.path} was answered with {status}"
 
         self._run(law)
+        if unknown:
+            pytest.skip(f"this law needs `examples`: say there what {', '.join(unknown)} takes")
 
     def test_whatever_is_sent_is_answered(self) -> None:
         """A body of any kind, or none, gets a response below 500: nothing but an error of corekit's own leaves an endpoint."""

@@ -30,8 +30,9 @@ def test_every_law_of_routes_has_a_mutant() -> None:
 
 
 def test_what_is_not_said_in_examples_is_asked_for() -> None:
-    said = breaks(subject(HttpRouteKit, provider_of(Right)), "test_every_route_answers")
-    assert said == "AssertionError: POST /shout was answered with 400. Say in `examples` what it is to be sent"
+    kit = subject(HttpRouteKit, provider_of(Right))
+    with pytest.raises(pytest.skip.Exception, match=r"this law needs `examples`: say there what POST /shout takes"):
+        kit.test_every_route_answers()  # type: ignore[attr-defined]
 
 
 def test_the_example_of_the_page_passes_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("corekit-lifo", "corekit-ngram-guard")
+NAMES = ("corekit-lifo", "corekit-likelier", "corekit-ngram-guard")
 MAIN = [sys.executable, "-c", "from corekit.cli import main; main(prog_name='corekit')"]
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 SERVED = """
@@ -40,13 +40,15 @@ use = "lifo"
 num_blocks = 64
 [plugins]
 import = ["corekit_openai_http"]
-require = ["corekit-lifo>=0.1", "corekit-ngram-guard"]
+require = ["corekit-lifo>=0.1", "corekit-likelier", "corekit-ngram-guard"]
 [[frontend]]
 use = "openai-http"
 options = {port = 0}
 [[logits_processor]]
 use = "ngram-guard"
 options = {n = 3}
+[[http_route]]
+use = "likelier"
 [[observer]]
 use = "request-log"
 options = {path = "LOG"}
@@ -55,7 +57,7 @@ options = {path = "LOG"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both examples, built by their own build backend and installed by pip into a folder of their own."""
+    """The examples, built by their own build backend and installed by pip into a folder of their own."""
     work, target = tmp_path_factory.mktemp("examples"), tmp_path_factory.mktemp("site")
     left = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info")
     sources = [shutil.copytree(ROOT / "examples" / name, work / name, ignore=left) for name in NAMES]
@@ -103,9 +105,10 @@ def serving(site: Path, file: str) -> Iterator[str]:
             process.kill()
 
 
-def post(address: str, **body: object) -> dict[str, Any]:
-    asked = json.dumps({"model": "scripted", "temperature": 0, **body}).encode()
-    with NO_PROXY.open(urllib.request.Request(f"{address}/v1/completions", asked, {"content-type": "application/json"}), timeout=60) as answer:
+def post(address: str, path: str = "/v1/completions", **body: object) -> dict[str, Any]:
+    fields = {"model": "scripted", "temperature": 0} if path.startswith("/v1/") else {}
+    asked = json.dumps({**fields, **body}).encode()
+    with NO_PROXY.open(urllib.request.Request(f"{address}{path}", asked, {"content-type": "application/json"}), timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
@@ -116,6 +119,7 @@ def test_they_are_listed_with_their_distributions(site: Path) -> None:
         ("lifo", "scheduler_policy", "corekit-lifo"),
         ("ngram-guard", "logits_processor", "corekit-ngram-guard"),
         ("request-log", "observer", "corekit-ngram-guard"),
+        ("likelier", "http_route", "corekit-likelier"),
     ):
         assert [parts[name][key] for key in ("slot", "distribution", "version", "api", "refused")] == [slot, distribution, "0.1.0", 1, None]
 
@@ -135,14 +139,16 @@ def test_a_server_acts_as_they_say(site: Path, served: str) -> None:
             asked.append(pool.submit(ask, prompt, num_tokens))
             wait_for(address, num_running=1, num_waiting=at)
         answers = [future.result(60) for future in asked]
+        likelier = post(address, "/likelier", text="ab", between=["ab", "ba"])
     assert ends == ["first", "third", "second"]
+    assert likelier["likelier"] == "ab", "what the script says next"
     text = answers[0]["choices"][0]["text"]
     assert text.startswith("aba")
     trigrams = [text[at : at + 3] for at in range(len(text) - 2)]
     assert len(trigrams) > 4
     assert len(trigrams) == len(set(trigrams))
     lines = [json.loads(line) for line in (Path(served).parent / "requests.jsonl").read_text().splitlines()]
-    assert [line["num_output_tokens"] for line in lines] == [answers[at]["usage"]["completion_tokens"] for at in (0, 2, 1)]
+    assert [line["num_output_tokens"] for line in lines[:3]] == [answers[at]["usage"]["completion_tokens"] for at in (0, 2, 1)]
     assert all(line["total_seconds"] >= line["first_token_seconds"] > 0 for line in lines)
 
 
@@ -160,7 +166,7 @@ def wait_for(address: str, *, num_running: int, num_waiting: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "more"), [("lifo", ()), ("ngram-guard", ("n=2",)), ("request-log", (f"path={os.devnull}",))])
+@pytest.mark.parametrize(("name", "more"), [("lifo", ()), ("likelier", ()), ("ngram-guard", ("n=2",)), ("request-log", (f"path={os.devnull}",))])
 def test_their_kits_hold_as_installed(site: Path, name: str, more: tuple[str, ...]) -> None:
     said = call(site, "plugins", "check", name, *(part for option in more for part in ("--option", option)))
     assert " laws hold" in said
@@ -174,5 +180,6 @@ def test_check_says_which_part_fills_each_slot(site: Path, served: str) -> None:
         ("scheduler_policy", "lifo             corekit-lifo 0.1.0"),
         ("logits_processor", "ngram-guard      corekit-ngram-guard 0.1.0"),
         ("observer", "request-log      corekit-ngram-guard 0.1.0"),
+        ("http_route", "likelier         corekit-likelier 0.1.0"),
     ):
         assert shown in lines[slot]
