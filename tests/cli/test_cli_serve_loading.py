@@ -1,4 +1,4 @@
-"""`corekit serve` while its model loads: the port is open, every route says what it knows, a signal ends it at once and a failure in order."""
+"""`corekit serve` at both ends of its life: while its model loads, when that fails, and when its engine dies."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ class Slow(Scripted):
         if text:
             raise ValueError(text)
         super().load(weights, shard)
+
+    def forward(self, inputs, attend):
+        if os.path.exists(GATE + ".fatal"):
+            raise SystemExit("no fault of a request")
+        time.sleep(0.02)
+        return super().forward(inputs, attend)
 
 @hookimpl
 def corekit_register_models():
@@ -103,3 +109,24 @@ def test_a_load_that_fails_is_exit_code_4_and_one_message(tmp_path: Path) -> Non
         assert len(said) == 1
         assert said[0].startswith("corekit: ")
         assert "Traceback" not in server.text
+
+
+@pytest.mark.ci
+def test_an_engine_that_dies_is_told_to_every_client_and_ends_the_process_with_exit_code_1(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    with loading(tmp_path, gate) as (server, address):
+        server.wait_for("listening on")
+        asked = {"model": get(address + "/v1/models")[1]["data"][0]["id"], "prompt": "a", "max_tokens": 400, "ignore_eos": True}  # type: ignore[index]
+        request = urllib.request.Request(f"{address}/v1/completions", json.dumps({**asked, "stream": True}).encode(), {"content-type": "application/json"})
+        streams = [NO_PROXY.open(request, timeout=30) for _ in range(4)]
+        assert all(stream.readline().startswith(b"data: {") for stream in streams)
+        gate.with_name("gate.fatal").touch()
+        began = time.monotonic()
+        for stream in streams:
+            text = stream.read().decode()
+            assert '"code":"engine_dead"' in text.rstrip().rpartition("\n\n")[2]
+            assert "[DONE]" not in text
+        assert time.monotonic() - began < 1.5
+        assert server.end() == 1
+        assert len([line for line in server.lines if line.startswith("corekit: the engine's loop failed: SystemExit")]) == 1
