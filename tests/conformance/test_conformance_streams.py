@@ -161,14 +161,14 @@ def check_logprobs(path: str, fields: dict[str, Any], choice: Choice) -> None:
         assert spelled == choice.text
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(request=requests)
 def test_a_stream_says_what_the_whole_answer_says(server: Server, request: tuple[str, dict[str, Any]]) -> None:
     check_same(server, *request)
 
 
 @pytest.mark.ci
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(request=requests)
 def test_a_stream_says_what_the_whole_answer_says_at_length(server: Server, request: tuple[str, dict[str, Any]]) -> None:
     check_same(server, *request)
