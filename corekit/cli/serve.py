@@ -38,7 +38,7 @@ def _length(ctx: click.Context, option: click.Parameter, text: str | None) -> st
 @target
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 8000]")
-@click.option("--api-key", "api_keys", multiple=True, help="Key that requests must carry; may be repeated. env:NAME reads a variable.")
+@click.option("--api-key", "api_keys", multiple=True, help="Key that requests must carry; may be repeated. env:NAME reads a variable, file:PATH a file.")
 @click.option("--served-model-name", "names", multiple=True, help="Name that requests use for the model; may be repeated.")
 @click.option("--shutdown-timeout", type=click.FloatRange(0, 3600), metavar="SECONDS", help="Time that running answers have after a signal.  [default: 5]")
 @click.option("--max-model-len", metavar="TOKENS", callback=_length, help="Prompt and answer together; 4k is 4096.  [default: the model's context]")
