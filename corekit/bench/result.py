@@ -32,7 +32,7 @@ class Result:
     """Figures of the kept repetitions, and every attempt at them. Times are in seconds, percentiles are over all kept repetitions together."""
 
     bench: str
-    """The verb: latency, throughput, serve, engine, prefix, memory, accuracy or startup."""
+    """The verb: latency, throughput, serve, engine, prefix, memory, accuracy, startup or frontend."""
     subject: dict[str, Any]
     """What was asked: workload, concurrency or rate, counts."""
     target: dict[str, Any]

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .bench_accuracy import accuracy
+from .bench_frontend import frontend
 from .bench_kv import memory, prefix
 from .bench_options import configure, effort, effort_options, report
 from .bench_serve import serve
@@ -30,6 +31,7 @@ bench.add_command(prefix)
 bench.add_command(memory)
 bench.add_command(accuracy)
 bench.add_command(startup)
+bench.add_command(frontend)
 
 
 @bench.command()
