@@ -11,7 +11,7 @@ from .access_log import log_access
 from .errors import ApiError, from_exception, unexpected
 from .exchange import ClientLeft
 from .ids import request_id_of
-from .keys import KeyRing, Owner, all_keys
+from .keys import ADMIN, KeyRing, Owner, all_keys
 from .labels import OTHER, RouteLabels
 from .log import LOG
 from .metrics import Meters
@@ -53,7 +53,7 @@ class Gate:
     def __init__(self, app: ASGIApp, *, options: HttpOptions, meters: Meters, labels: RouteLabels) -> None:
         self._app = app
         self._keys = KeyRing(all_keys(options.keys, options.api_keys))
-        self._admin = KeyRing({"admin": options.admin_key} if options.admin_key else {})
+        self._admin = KeyRing({ADMIN: options.admin_key} if options.admin_key else {})
         self._log_requests = options.log_requests
         self._meters = meters
         self._labels = labels

@@ -11,6 +11,9 @@ from hashlib import sha256
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Names of keys stand in the log and reach the scheduler: neither can be broken with these."""
 
+ADMIN = "admin"
+"""The name of whoever holds `admin_key`."""
+
 MAX_KEYS = 1000
 """All are compared for each request, in a millisecond."""
 
@@ -65,6 +68,8 @@ def key_problems(named: Mapping[str, str], unnamed: Sequence[str], admin_key: st
         found.append(f"names of keys must be 1 to 64 letters, digits, dots, underscores or dashes, got {', '.join(map(repr, wrong))}")
     if wrong := sorted(named.keys() & all_keys({}, unnamed).keys()):
         found.append(f"{', '.join(map(repr, wrong))} in keys is also the name of a key in api_keys: give it another name, or all keys one in keys")
+    if admin_key and ADMIN in named:
+        found.append(f"keys must not hold one of the name {ADMIN!r} beside admin_key, whose requests the log calls so")
     keys = all_keys(named, unnamed)
     if len(keys) > MAX_KEYS:
         found.append(f"keys and api_keys must be at most {MAX_KEYS}, got {len(keys)}")

@@ -116,6 +116,7 @@ def test_no_key_is_told(live: Live, caplog: pytest.LogCaptureFixture) -> None:
         ({"keys": {"key-1": "hunter2"}, "api_keys": ("other",)}, "'key-1' in keys is also the name of a key in api_keys"),
         ({"api_keys": tuple(f"hunter2{number}" for number in range(MAX_KEYS + 1))}, f"at most {MAX_KEYS}, got {MAX_KEYS + 1}"),
         ({"keys": {"a": "hunter2"}, "admin_key": "hunter2"}, "admin_key must not be one of keys"),
+        ({"keys": {"admin": "hunter2"}, "admin_key": "other"}, "keys must not hold one of the name 'admin' beside admin_key"),
         ({"admin_key": "ü"}, "admin_key must be printable ASCII"),
         ({"salt_by_tenant": True}, "salt_by_tenant needs keys"),
     ],
