@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,8 @@ from http_live import TOKENIZER, Live, PlainClient, check_error, events
 from test_frontend_http_engine import CHAT, TEXT, at_rest, body, engine
 from test_frontend_http_requests import Asked
 
-from corekit.api import RequestOutput, Tokenizer
+from corekit.api import RequestOutput, Tokenizer, WeightSource
+from corekit.builtin.hf_tokenizer import HfTokenizer
 
 PROMPT = "say: ä世"
 BYTES = PROMPT.encode()
@@ -332,3 +334,19 @@ def test_a_long_prompt_is_shown_beside_the_loop(streaming: bool) -> None:
             assert response.status_code == 200, response.text
             assert threads
             assert ("frontend-under-test" in threads) == loop
+
+
+def test_tokens_of_a_real_vocabulary_stand_where_they_are_written(demo_source: WeightSource) -> None:
+    tokenizer = HfTokenizer(demo_source)
+    text = " Hello,  world\n<|im_start|>ünïcödé 世界 🙂 done"
+    ids = tuple(tokenizer.encode(text))
+    output = RequestOutput(request_id="r", prompt=None, num_prompt_tokens=len(ids), num_cached_tokens=0, outputs=(), finished=False, prompt_token_ids=ids)
+    for given, skip in ((replace(output, prompt=text), True), (output, False), (output, True)):
+        part = PromptPart.of(given, Shown(echo=True, logprobs=0), tokenizer, skip_special_tokens=skip)
+        assert part.text == (text if given.prompt or not skip else text.replace("<|im_start|>", ""))
+        assert part.logprobs is not None
+        places = [*part.logprobs.text_offset, len(part.text)]
+        assert places == sorted(places)
+        for name, start, end in zip(part.logprobs.tokens, places, places[1:], strict=False):
+            if not name.startswith("bytes:"):
+                assert part.text[start:end] == (name if name != "<|im_start|>" or "<|" in part.text else "")
