@@ -130,8 +130,7 @@ class Answering:
             if rest := paced.rest():
                 await reply.events(self._form.news(rest, self._tally.usage))
             raise
-        await reply.events(self._form.end(self._tally.usage()))
-        await reply.end()
+        await reply.end(self._form.end(self._tally.usage()))
 
     async def _events(self, samples: Samples) -> Sequence[bytes]:
         """The first of a prompt hold what is shown of it, which may be long."""

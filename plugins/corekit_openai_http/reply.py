@@ -40,9 +40,7 @@ class Reply:
         await self._send({"type": "http.response.body", "body": body})
 
     async def events(self, events: Sequence[bytes]) -> None:
-        if not self.started:
-            self.started = self.streaming = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": list(_STREAM_HEADERS)})
+        await self._open()
         if events:
             await self._write(b"".join(events))
 
@@ -55,9 +53,17 @@ class Reply:
         """The last events of a stream that cannot go on. False: the client does not read, and its connection is to be cut without the stream's end."""
         return await _soon(self._write(b"".join(events))) and await _soon(self.end())
 
-    async def end(self) -> None:
+    async def end(self, events: Sequence[bytes] = ()) -> None:
+        """The end of the stream, in one write with its last events."""
+        await self._open()
+        self._last_sent = None  # nothing is sent between, or after
+        await self._send({"type": "http.response.body", "body": b"".join(events)})
         self.streaming = False
-        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _open(self) -> None:
+        if not self.started:
+            self.started = self.streaming = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(_STREAM_HEADERS)})
 
     async def _write(self, data: bytes) -> None:
         self._last_sent = None

@@ -48,7 +48,7 @@ def test_events_are_counted_however_they_arrive(size: int) -> None:
 
 
 def test_a_refusal_and_a_connection_that_breaks_are_no_answers() -> None:
-    with answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n") as door, pytest.raises(BenchError, match="the server answered: .* 503"):
+    with answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n") as door, pytest.raises(BenchError, match=r"the server answered: .* 503"):
         ask(door, 1, 1, lambda count: None)
     with answering(STREAM[:-5]) as door, pytest.raises(BenchError, match="the server closed a connection"):
         stream(door, 1, 1, 2, lambda count: None)
