@@ -15,11 +15,10 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     continuous_usage_stats: bool | None = None
 
 
-class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of both endpoints; None is absent."""
+class Asked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of every endpoint that generates: how tokens are drawn, and what a request is called; None is absent."""
 
     model: str
-    n: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -32,26 +31,32 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     banned_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     seed: int | None = None
-    max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    cache_retention: float | None = None
+    prompt_cache_retention: str | None = None
+    stream: bool = False
+    request_id: str | None = None
+    priority: int | None = None
+
+
+class Common(Asked, kw_only=True, forbid_unknown_fields=True):
+    """Fields of both endpoints that answer with choices."""
+
+    n: int | None = None
+    max_tokens: int | None = None
     prompt_logprobs: int | None = None
     truncate_prompt_tokens: int | None = None
     echo: bool = False
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
-    cache_salt: str | None = None
-    cache_retention: float | None = None
-    prompt_cache_retention: str | None = None
-    stream: bool = False
     stream_options: StreamOptions | None = None
     stream_interval: int | None = None
-    request_id: str | None = None
-    priority: int | None = None
 
 
 class CompletionBody(Common, kw_only=True, forbid_unknown_fields=True):

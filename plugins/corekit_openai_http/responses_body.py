@@ -11,6 +11,7 @@ import msgspec
 from corekit.api import ModelFacts, Prompt, SamplingParams
 from corekit.api.types import MAX_TOP_LOGPROBS
 
+from .bodies import Asked
 from .errors import ApiError, invalid
 from .fields import convert, cut, drop_without_effect, unsupported
 from .options import HttpOptions
@@ -71,50 +72,25 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     verbosity: str | None = None
 
 
-class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesBody(Asked, kw_only=True, forbid_unknown_fields=True):
     """None is absent."""
 
-    model: str
     input: str | list[Any]
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: int | None = None
-    include: list[str] = []
+    include: list[str] = msgspec.field(default_factory=list)
     text: TextOptions | None = None
-    reasoning: dict[str, Any] = {}
+    reasoning: dict[str, Any] = msgspec.field(default_factory=dict)
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    stream: bool = False
     stream_options: ResponsesStreamOptions | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    banned_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    seed: int | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    cache_salt: str | None = None
-    cache_retention: float | None = None
-    chat_template_kwargs: dict[str, Any] = {}
-    request_id: str | None = None
-    priority: int | None = None
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

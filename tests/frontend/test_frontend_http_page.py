@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from corekit_openai_http import HttpOptions
 from corekit_openai_http.app import routes
-from corekit_openai_http.bodies import ChatBody, Common, CompletionBody
+from corekit_openai_http.bodies import Asked, ChatBody, Common, CompletionBody
 from corekit_openai_http.drain import Drain
 from corekit_openai_http.errors import ApiError
 from corekit_openai_http.fields import HARMLESS, UNSUPPORTED
@@ -102,7 +102,7 @@ def test_bounds(ask: Callable[[dict[str, Any]], Job], field: str, default: str, 
 
 
 def test_every_field_that_is_a_number_has_bounds_on_the_page() -> None:
-    kinds = [pair for body in (Common, CompletionBody, ChatBody) for pair in body.__annotations__.items()]
+    kinds = [pair for body in (Asked, Common, CompletionBody, ChatBody) for pair in body.__annotations__.items()]
     assert {row.values[1] for row in BOUNDED} == {field for field, kind in kinds if kind in ("int | None", "float | None")}
 
 
