@@ -23,6 +23,7 @@ class Stream:
     done: bool = False
     error: str | None = None
     broken: str | None = None
+    ended_at: float = field(default=0.0, compare=False)
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Drained:
     exit_code: int
     seconds: float
     """From the signal to the end of the process."""
+    stream_seconds: float = 0.0
+    """From the signal to the end of the last stream."""
     ready_seconds: float = 0.0
     """From the signal to the first 503 of /ready."""
     refused: list[tuple[int, str]] = field(default_factory=list)
@@ -53,6 +56,7 @@ async def read(client: httpx.AsyncClient, stream: Stream, max_tokens: int) -> No
                     stream.tokens += "choices" in value
     except httpx.TransportError as error:
         stream.broken = repr(error)
+    stream.ended_at = time.monotonic()
 
 
 async def drained(server: ServerProcess, max_tokens: int, second_after: float | None = None) -> Drained:
@@ -76,7 +80,7 @@ async def drained(server: ServerProcess, max_tokens: int, second_after: float | 
         code = await asyncio.to_thread(server.exit_code, 30)
         seconds = time.monotonic() - began
         await asyncio.wait(tasks)
-    return Drained(streams, code, seconds, ready_seconds, refused)
+    return Drained(streams, code, seconds, max(stream.ended_at for stream in streams) - began, ready_seconds, refused)
 
 
 async def refusal(prober: httpx.AsyncClient) -> tuple[int, str]:
@@ -102,11 +106,13 @@ def test_what_outlasts_its_time_ends_with_an_error(tmp_path: Path) -> None:
         assert (found.exit_code, found.refused) == (0, [(503, "draining")] * 3), "".join(server.lines)
         assert {(stream.done, stream.error, stream.broken) for stream in found.streams} == {(False, "draining", None)}
         assert found.ready_seconds < 0.1
-        assert 1.4 < found.seconds < 1.5 + 1.0
+        assert 1.4 < found.stream_seconds < 1.5 + 0.5
+        assert found.seconds < 1.5 + 4.0, "the rest is the interpreter's own end, on a machine with much else to do"
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with server_process(tmp_path, step_seconds=0.02, seats=NUM_STREAMS, shutdown_seconds=60) as server:
         found = asyncio.run(drained(server, max_tokens=900, second_after=0.3))
-        assert found.seconds < 1.0
+        assert found.stream_seconds < 1.0
+        assert found.seconds < 5.0
         assert not any(stream.done for stream in found.streams)
