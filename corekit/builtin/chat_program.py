@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -19,13 +20,19 @@ from jinja2 import Environment
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.meta import find_undeclared_variables
-from jinja2.nodes import Node, Scope
+from jinja2.nodes import Filter, For, Node, Scope, Template
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, pass_context
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names under which a message's thoughts come; templates read the first, and some the second."""
+
+MAX_SECONDS = 2.0
+"""Of a processor, for one rendering: templates take thousandths, and one that loops for ever would hold its thread for ever."""
+_END = "end of time"
+"""Where a rendering has the moment at which it must be done: no template can spell the name."""
 
 
 class ChatProgram:
@@ -49,7 +56,7 @@ class ChatProgram:
             if not isinstance(document, Mapping):
                 raise TypeError("documents must be a list of mappings with a title and a text")
         seen = [_with_reasoning(message) for message in messages]
-        given = {"documents": None, **variables}
+        given = {"documents": None, **variables, _END: time.thread_time() + MAX_SECONDS}
         goes_on = given.pop("continue_final_message", False)
         if not goes_on:
             return self._template.render(messages=seen, tools=tools, **given)
@@ -114,9 +121,49 @@ def _cut(rendered: str, text: str, mark: str) -> str:
     return rendered[:at] if rendered.startswith(mark, at) else rendered[:at].rstrip()
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Looks at the time whenever a loop goes on and something is called: a program that does neither comes to its end."""
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> Template:
+        parsed = super()._parse(source, name, filename)
+        for loop in list(parsed.find_all(For)):
+            loop.iter = Filter(loop.iter, _END, [], [], None, None, lineno=loop.lineno)
+        return parsed
+
+    def call(self, context: Context, called: Any, /, *values: Any, **more: Any) -> Any:
+        _check_time(context)
+        return super().call(context, called, *values, **more)
+
+
+@pass_context
+def _timed(context: Context, values: Iterable[Any]) -> _Timed:
+    return _Timed(context, values)
+
+
+class _Timed:
+    """What a loop goes through, as long as the time lasts."""
+
+    def __init__(self, context: Context, values: Iterable[Any]) -> None:
+        self._context = context
+        self._values = values
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in self._values:
+            _check_time(self._context)
+            yield value
+
+    def __len__(self) -> int:
+        return len(self._values)  # type: ignore[arg-type]  # a TypeError where there is none, as without this
+
+
+def _check_time(context: Context) -> None:
+    if time.thread_time() > context.get(_END, float("inf")):
+        raise TemplateError(f"it takes longer than {MAX_SECONDS:g} s")
+
+
 def _sandbox() -> ImmutableSandboxedEnvironment:
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    sandbox.filters["tojson"] = _to_json
+    sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    sandbox.filters.update({"tojson": _to_json, _END: _timed})
     sandbox.globals.update(raise_exception=_raise, strftime_now=_now, dict=_Dict(), namespace=_Namespace)
     return sandbox
 

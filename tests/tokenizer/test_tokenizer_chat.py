@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.exceptions import TemplateError
 from tokenizer_sources import Files, streamed
 
 from corekit.api import CorekitError, InvalidRequest, WeightSource
+from corekit.builtin import chat_program
 from corekit.builtin.bytes_tokenizer import BytesTokenizer
 from corekit.builtin.chat_template import AddedToken, ChatTemplate, Spans
 from corekit.builtin.hf_tokenizer import HfTokenizer
@@ -412,3 +414,25 @@ def test_documents_and_effort_only_where_the_template_reads_them() -> None:
                 ChatTemplate(text, added=[], names={}).render(talk, None, {name: value})
             assert (refused.value.field, refused.value.code) == (name, "unsupported_parameter")
     assert "".join(piece.text for piece in ChatTemplate("{{ messages[0].content }}", added=[], names={}).render(talk, None, {"enable_thinking": True})) == "hi"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(60) }}",
+    ],
+)
+def test_a_template_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, endless: str) -> None:
+    monkeypatch.setattr(chat_program, "MAX_SECONDS", 0.1)
+    with pytest.raises(TemplateError, match=r"longer than 0.1 s"):
+        chat_program.ChatProgram(endless).render([{"role": "user", "content": "hi"}], None, {})
+
+
+def test_loops_tell_what_loops_tell() -> None:
+    program = chat_program.ChatProgram(
+        "{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}{% else %}none{% endfor %}"
+        "{% for m in messages if m.role == 'user' %}{{ loop.length }}{% endfor %}{% for key, value in messages[0].items() %} {{ key }}={{ value }}{% endfor %}"
+        "{% for x in [] %}x{% else %} none{% endfor %}"
+    )
+    assert program.render([{"role": "user", "content": "a"}, {"role": "tool"}], None, {}) == "1/2False2/2True1 role=user content=a none"
