@@ -82,8 +82,9 @@ def noise_remarks(attempts: Sequence[Attempt[Any]], max_foreign: float) -> list[
         remarks.append(f"{len(rejected)} disturbed repetitions were measured again")
     if noisy:
         remarks.append(f"NOISY: in {len(noisy)} of the kept repetitions other processes used more than {max_foreign:g} cores; quote none of these numbers")
-    if any(attempt.kept and attempt.cpu.foreign_cores is None for attempt in attempts):
-        remarks.append("foreign CPU is not known: repetitions were too short, or the server's share cannot be told apart")
+    unknown = [attempt for attempt in attempts if attempt.kept and attempt.cpu.foreign_cores is None]
+    if unknown:
+        remarks.append(f"foreign CPU is not known in {len(unknown)} of the kept repetitions: they were too short, or the server's share cannot be told apart")
     return remarks
 
 

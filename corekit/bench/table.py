@@ -58,9 +58,10 @@ def _repetitions(result: Result) -> str:
 
 def _spreads(spreads: Mapping[str, Spread]) -> Iterator[str]:
     if spreads:
-        yield f"{'per repetition':<20}" + _row("min", "median", "max")
+        width = max(20, *(len(_name(name)) for name in spreads))
+        yield f"{'per repetition':<{width}}" + _row("min", "median", "max")
         for name, one in spreads.items():
-            yield f"{_name(name):<20}" + _row(one.min, one.median, one.max)
+            yield f"{_name(name):<{width}}" + _row(one.min, one.median, one.max)
         yield ""
 
 

@@ -148,7 +148,8 @@ class Door:
     def _check_ids(self, field: str, token_ids: Sequence[int]) -> None:
         if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self._num_ids):
             at, wrong = next((at, i) for at, i in enumerate(token_ids) if not 0 <= i < self._num_ids)
-            raise InvalidRequest(f"{field} must hold token ids from 0 to {self._num_ids - 1}, got {wrong} at index {at}", field=field)
+            where = "" if field == "logit_bias" else f" at index {at}"  # an object has no order
+            raise InvalidRequest(f"{field} must hold token ids from 0 to {self._num_ids - 1}, got {wrong}{where}", field=field)
 
     def _max_tokens(self, params: SamplingParams, num_prompt_tokens: int, field: str) -> int:
         limit = self._model.max_model_len

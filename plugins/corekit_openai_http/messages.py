@@ -77,7 +77,7 @@ def _message(item: Any, at: str, called: dict[str, str]) -> Mapping[str, Any]:
     """called: id of each call so far -> the function's name, which some templates write beside its result."""
     message = convert({name: value for name, value in item.items() if value is not None} if isinstance(item, dict) else item, Message, at)
     if message.role not in _ROLES:
-        raise invalid(f"{at}.role must be one of {', '.join(_ROLES)}", f"{at}.role", code="invalid_value")
+        raise invalid(f"{at}.role must be one of {', '.join(_ROLES)}, got {cut(message.role)!r}", f"{at}.role", code="invalid_value")
     for role, names in _OF_ROLE.items():
         for name in names if role != message.role else ():
             if getattr(message, name) not in (None, []):
