@@ -69,7 +69,7 @@ class ResponsesForm:
         return msgspec.json.encode(self._ended([msgspec.Raw(part) for part in parts], usage))
 
     def news(self, samples: Samples, usage: Callable[[], Usage]) -> Sequence[bytes]:
-        return [*([] if self._num_events else self._opening()), *(self._delta(sample) for _, sample in samples if sample.text or sample.logprobs)]
+        return [*([] if self._num_events else self._opening()), *(delta for _, sample in samples for delta in self._deltas(sample))]
 
     def end(self, usage: Usage) -> Sequence[bytes]:
         text, item = "".join(self._texts), self._item(self._status())
@@ -99,10 +99,13 @@ class ResponsesForm:
             self._event("response.content_part.added", PartEvent, item_id=self._item_id, part=TextPart(text="")),
         ]
 
-    def _delta(self, sample: CompletionOutput) -> bytes:
+    def _deltas(self, sample: CompletionOutput) -> Sequence[bytes]:
+        """None for news without text: its last token may have none, and is the end all the same."""
         name, of_text = "response.output_text.delta", self._note(sample)
+        if not (sample.text or of_text):
+            return ()
         made = DeltaEvent(type=name, sequence_number=self._next(), item_id=self._item_id, delta=sample.text, logprobs=_array(of_text))
-        return event(padded(made) if self._obfuscated else msgspec.json.encode(made), name.encode())
+        return (event(padded(made) if self._obfuscated else msgspec.json.encode(made), name.encode()),)
 
     def _note(self, output: CompletionOutput) -> list[bytes]:
         """Keeps what is new, and says its logprobs as events about text have them."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -13,7 +15,7 @@ from http_live import MODEL, Live, PlainClient, check_error, eventually
 from openai.types.responses import Response, ResponseOutputMessage, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from corekit.api import EngineDead, Overloaded, RequestFailed
+from corekit.api import EngineDead, Overloaded, RequestFailed, RequestOutput
 
 PATH = "/v1/responses"
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -113,6 +115,24 @@ def test_too_few_tokens_make_it_incomplete(live: Live) -> None:
     assert (body["output"][0]["status"], body["output"][0]["content"][0]["text"]) == ("incomplete", "hel")
     assert body["completed_at"] is None
     assert stream(live, max_output_tokens=3)[-1]["type"] == "response.incomplete"
+
+
+def test_a_last_token_without_text_makes_it_incomplete_too(live: Live, client: PlainClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control token, or a part of a character, may be the last."""
+    heard = client.generate
+
+    async def muted(*prompt: Any, **named: Any) -> AsyncGenerator[RequestOutput, None]:
+        async with aclosing(heard(*prompt, **named)) as news:
+            async for output in news:
+                yield replace(output, outputs=tuple(replace(sample, text="" if sample.finish_reason else sample.text) for sample in output.outputs))
+
+    monkeypatch.setattr(client, "generate", muted)
+    whole, events = ask(live, max_output_tokens=3), stream(live, max_output_tokens=3)
+    assert [event["type"] for event in events].count("response.output_text.delta") == 2, "there is no empty one"
+    assert events[-1]["type"] == "response.incomplete"
+    for answer in (whole, events[-1]["response"]):
+        assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (answer["output"][0]["status"], answer["output"][0]["content"][0]["text"]) == ("incomplete", "he")
 
 
 def test_order_of_events(live: Live) -> None:
