@@ -27,4 +27,4 @@ def log_access(*, request_id: str, method: str, route: str, status: int, seconds
         words.append(f"{usage.prompt_tokens} prompt tokens ({cached} cached), {usage.completion_tokens} of output")
         words.append("no token" if first is None else f"first after {first:.3f} s")
         words.append(reason)
-    LOG.info("%s %s", ", ".join([" ".join(words[:4]), *words[4:]]), request_id, extra=fields)
+    LOG.info("%s", ", ".join([" ".join(words[:4]), *words[4:], f"id {request_id}"]), extra=fields)

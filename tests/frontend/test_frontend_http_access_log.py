@@ -105,7 +105,7 @@ def test_people_read_the_same(lines: Lines, caplog: pytest.LogCaptureFixture) ->
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("POST /v1/completions 200 0.")
     assert ", 9 prompt tokens (1 cached), 3 of output, first after 0." in first
-    assert first.endswith(" s, stop r-1")
+    assert first.endswith(" s, stop, id r-1")
     assert second.startswith("GET /health 200 0.")
 
 
