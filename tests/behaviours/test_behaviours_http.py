@@ -123,7 +123,7 @@ NONE: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "top_p"),
     ({"n": 0}, "n"),
     ({"n": 9}, "n"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
     ({"min_tokens": 21}, "min_tokens"),
     ({"seed": 2**63}, "seed"),
     ({"stop": [""]}, "stop"),

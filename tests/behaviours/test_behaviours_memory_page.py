@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from pathlib import Path
 
 import pytest
+from corekit_openai_http import HttpOptions
+from corekit_openai_http.drain import Drain
 from corekit_openai_http.metrics import Meters
 from memory_rig import ALL, memory, tell
 
@@ -37,7 +40,13 @@ def tell_names(layer: object) -> list[str]:
 def test_every_metric_of_the_page_is_served() -> None:
     with memory(stack=ALL, blocks=12) as assembly:
         tell(assembly, [range(40), range(1, 41)])
-        served = Meters(assembly.client).page().decode()
+
+        async def page() -> str:
+            meters = Meters(HttpOptions())
+            meters.attach(assembly.client, Drain())
+            return (await meters.page(""))[0].decode()
+
+        served = asyncio.run(page())
     named = set(re.findall(r"`(corekit_\w+)`", PAGE))
     assert len(named) > 10
     assert [name for name in named if not re.search(rf"^{name}(_count|[ {{])", served, re.MULTILINE)] == []

@@ -32,11 +32,14 @@ NEVER = (
     "corekit.testing",
 )
 PLUGIN = """
+import asyncio
 import sys
 from corekit.api import LayerSpec, ModelSpec, Prompt, Provider, SamplingParams, hookimpl
 
 class AsksOnce:
     async def serve(self, client):
+        while client.health().loading:
+            await asyncio.sleep(0.01)
         asked = Prompt(messages=({"role": "user", "content": "What is a cat?"},))
         text = [output.outputs[0].text async for output in client.generate(asked, SamplingParams(max_tokens=3))]
         print("answered:", repr("".join(text)))

@@ -31,7 +31,7 @@ def files(folder: Path) -> list[str]:
 
 def test_every_slot_with_a_kit_has_templates() -> None:
     assert slots() == sorted(slot.name for slot in SLOTS if kit_of(slot.name) is not None)
-    assert set(slots()) == {slot.name for slot in SLOTS} - {"http_route", "tool_format"}
+    assert set(slots()) == {slot.name for slot in SLOTS} - {"tool_format"}
 
 
 @pytest.mark.parametrize("slot", slots())
@@ -154,6 +154,6 @@ def test_folders_and_slots_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ScaffoldError, match=r"file is no folder\. Choose another$"):
         write_package(package("sampler"), tmp_path / "file", api=1)
-    for slot in ("http_route", "tool_format", "nothing"):
+    for slot in ("tool_format", "nothing"):
         with pytest.raises(ScaffoldError, match=f"--slot {slot}: there is no template for that slot. There are templates for: attention_backend, "):
             write_package(package(slot), tmp_path, api=1)
