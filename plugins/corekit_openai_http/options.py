@@ -30,7 +30,7 @@ class HttpOptions:
     admin_key: str = field(default="", repr=False, metadata={"secret": True})
     """Opens the routes below `/admin`, and nothing else; empty: there are none."""
     salt_by_tenant: bool = False
-    """A request without `cache_salt` gets one that is made of its key: cached prefixes are shared within a tenant only."""
+    """The key is part of every `cache_salt`, also of requests that give none: cached prefixes are shared within a tenant only."""
     served_model_names: tuple[str, ...] = ()
     """Names that requests may use instead of the model's own; the first is the one shown."""
     max_body_bytes: int = 4 * 2**20

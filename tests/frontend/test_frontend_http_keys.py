@@ -51,14 +51,16 @@ def test_without_keys_the_tenant_is_the_user(client: PlainClient) -> None:
     assert client.tenants == ["somebody", "", "", "", "u" * 256]
 
 
-def test_a_salt_for_each_tenant_unless_the_request_has_one(live: Live, client: PlainClient) -> None:
+def test_the_key_is_part_of_every_salt(live: Live, client: PlainClient) -> None:
     client.seen.clear()
-    for key, fields in (("alices-key", {}), ("bobs-key", {}), ("alices-key", {}), ("alices-key", {"cache_salt": "mine"})):
+    mine = {"cache_salt": "mine"}
+    for key, fields in (("alices-key", {}), ("bobs-key", {}), ("alices-key", {}), ("alices-key", mine), ("bobs-key", mine), ("alices-key", mine)):
         assert ask(live, key, **fields).status_code == 200
-    alice, bob, again, own = [params.cache_salt for _, _, params in client.seen]
-    assert alice == again != bob
-    assert own == "mine"
-    assert all(salt and len(salt) == 64 for salt in (alice, bob))
+    alice, bob, again, hers, his, hers_again = [params.cache_salt for _, _, params in client.seen]
+    assert alice == again
+    assert hers == hers_again
+    assert len({alice, bob, hers, his}) == 4
+    assert all(salt and len(salt) == 64 for salt in (alice, bob, hers, his))
 
 
 def test_no_salts_unless_asked_for(client: PlainClient) -> None:
