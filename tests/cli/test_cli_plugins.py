@@ -139,7 +139,7 @@ def test_new_says_what_comes_next(invoke: Invoke, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("corekit-fcfs", "--slot", "scheduler_policy"), "slot scheduler_policy has fcfs from corekit"),
-        (("corekit-late", "--slot", "http_route"), "there is no template for that slot"),
+        (("corekit-late", "--slot", "tool_format"), "there is no template for that slot"),
         (("Late", "--slot", "sampler"), "is no name for a package"),
         (("corekit-late",), "Missing option '--slot'"),
     ],
