@@ -122,7 +122,7 @@ def test_text_that_is_held_back_comes_out_at_an_abort(executor: str) -> None:
     with engine(executor, model="scripted", texts=("Mars?\n" + "!" * 60,), step_seconds=0.004) as assembly:
 
         async def body() -> Answer:
-            answer = Answer()
+            answer, aborted = Answer(), False
             async with aclosing(
                 assembly.client.generate(Prompt(text="Q"), SamplingParams(temperature=0, max_tokens=60, stop="\n!!!!!x"), request_id="a")
             ) as news:
@@ -131,9 +131,9 @@ def test_text_that_is_held_back_comes_out_at_an_abort(executor: str) -> None:
                         answer.ids += piece.token_ids
                         answer.text += piece.text
                         answer.reason = piece.finish_reason
-                    if len(answer.ids) == 8 and answer.reason is None:
+                    if not aborted and 6 <= len(answer.ids) <= 11:  # on a busy machine news come together
                         assert answer.text == "Mars?"
-                        assert assembly.client.abort("a")
+                        aborted = assembly.client.abort("a")
             return answer
 
         answer = asyncio.run(body())
