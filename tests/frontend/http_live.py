@@ -23,6 +23,21 @@ TOKENIZER = bytes_tokenizer()
 MODEL_FACTS = ModelFacts(name=MODEL, aliases=("other/alias",), source="none", max_model_len=512, vocab_size=256, supports_logprobs=True, created=1)
 
 
+def everything(*, max_model_len: int, num_blocks: int) -> dict[str, Any]:
+    """Tables of an engine that has all there is to be counted: a prefix cache, and swap space beneath."""
+    return {
+        "model": {"source": "none", "use": "scripted", "max_model_len": max_model_len},
+        "tokenizer": {"use": "bytes"},
+        "block_allocator": {
+            "num_blocks": num_blocks,
+            "block_size": 4,
+            "stack": ["cpu-swap", "lru-prefix", "free-list"],
+            "options": {"cpu-swap": {"num_host_blocks": 8}},
+        },
+        "engine": {"threads": 1},
+    }
+
+
 @dataclass
 class PlainClient(FakeClient):
     """With the names that the tests of HTTP use."""

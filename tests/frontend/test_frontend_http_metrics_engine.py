@@ -16,7 +16,7 @@ from corekit_openai_http.engine_ears import EngineEars
 from corekit_openai_http.frontend import OpenAiHttp
 from corekit_openai_http.loop_lag import EVERY_SECONDS, LoopLag
 from corekit_openai_http.metrics import Meters
-from http_live import Live, PlainClient, eventually
+from http_live import Live, PlainClient, eventually, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -71,18 +71,7 @@ class TestEngineEars(ObserverKit):
 def served() -> Iterator[tuple[Live, Assembly]]:
     """After three requests: one of two choices, one that its client left, one that was streamed."""
     frontend = OpenAiHttp(HttpOptions(port=0, metric_aliases="vllm", served_model_names=("shown", "other")))
-    config = {
-        "model": {"source": "none", "use": "scripted", "max_model_len": 512},
-        "tokenizer": {"use": "bytes"},
-        "block_allocator": {
-            "num_blocks": 256,
-            "block_size": 4,
-            "stack": ["cpu-swap", "lru-prefix", "free-list"],
-            "options": {"cpu-swap": {"num_host_blocks": 8}},
-        },
-        "engine": {"threads": 1},
-    }
-    with assemble(config, frontends=[frontend], progress=False) as assembly:
+    with assemble(everything(max_model_len=512, num_blocks=256), frontends=[frontend], progress=False) as assembly:
         live = Live(assembly.client)
         live.frontend = frontend
         with live:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -20,26 +20,6 @@ from corekit.api import EngineDead, Overloaded, RequestFailed, RequestOutput
 PATH = "/v1/responses"
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[Live, PlainClient]]:
-    client = PlainClient()
-    with Live(client) as server:
-        yield server, client
-
-
-@pytest.fixture
-def live(shared: tuple[Live, PlainClient], client: PlainClient) -> Live:
-    return shared[0]
-
-
-@pytest.fixture
-def client(shared: tuple[Live, PlainClient]) -> Iterator[PlainClient]:
-    client = shared[1]
-    yield client
-    assert eventually(lambda: not client.alive)
-    vars(client).update(vars(PlainClient()))
 
 
 def unknown_fields(value: Any, at: str = "") -> set[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 from corekit_openai_http.answer import _merged
-from http_live import MODEL, Live, PlainClient, check_error, events, eventually
+from http_live import MODEL, Live, PlainClient, check_error, events
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -19,26 +18,6 @@ from corekit.api import EngineDead, FinishReason, InvalidRequest, Overloaded, Re
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[Live, PlainClient]]:
-    client = PlainClient()
-    with Live(client) as server:
-        yield server, client
-
-
-@pytest.fixture
-def live(shared: tuple[Live, PlainClient], client: PlainClient) -> Live:
-    return shared[0]
-
-
-@pytest.fixture
-def client(shared: tuple[Live, PlainClient]) -> Iterator[PlainClient]:
-    client = shared[1]
-    yield client
-    assert eventually(lambda: not client.alive)
-    vars(client).update(vars(PlainClient()))
 
 
 def body(path: str, **fields: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from promql import used
 from corekit.compose.assemble import assemble
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "frontend"))
-from http_live import Live, eventually
+from http_live import Live, eventually, everything
 
 FOLDER = Path(__file__).parents[2] / "examples/monitoring"
 RULES: dict[str, Any] = yaml.safe_load((FOLDER / "rules.yml").read_text("utf-8"))
@@ -39,18 +39,7 @@ Exported = dict[str, set[str]]
 def exported() -> Iterator[Exported]:
     """Name -> labels, of a server with all that can be counted, after one request."""
     frontend = OpenAiHttp(HttpOptions(port=0))
-    config = {
-        "model": {"source": "none", "use": "scripted", "max_model_len": 128},
-        "tokenizer": {"use": "bytes"},
-        "block_allocator": {
-            "num_blocks": 32,
-            "block_size": 4,
-            "stack": ["cpu-swap", "lru-prefix", "free-list"],
-            "options": {"cpu-swap": {"num_host_blocks": 8}},
-        },
-        "engine": {"threads": 1},
-    }
-    with assemble(config, frontends=[frontend], progress=False) as assembly:
+    with assemble(everything(max_model_len=128, num_blocks=32), frontends=[frontend], progress=False) as assembly:
         live = Live(assembly.client)
         live.frontend = frontend
         with live:
