@@ -149,6 +149,9 @@ async def read_body(scope: Scope, receive: Receive, options: HttpOptions) -> byt
     if kind != b"application/json":
         shown = kind[:60].decode("latin-1") or "nothing"
         raise ApiError(415, f"The content-type must be application/json, got {shown!r}", code="unsupported_media_type")
+    coding = headers.get(b"transfer-encoding", b"chunked").strip().lower()
+    if coding != b"chunked":
+        raise ApiError(501, f"The transfer-encoding must be chunked, got {coding[:60].decode('latin-1')!r}", code="unsupported_transfer_encoding")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > options.max_body_bytes:
         raise _too_large(options)

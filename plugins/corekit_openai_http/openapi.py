@@ -32,10 +32,15 @@ _ERRORS: Mapping[str, str] = {
     "429": "Too many requests with this key: try again after `retry-after`",
     "431": "The head is too large",
     "500": "The request failed",
+    "501": "The body has a transfer coding other than chunked",
     "503": "Loading, overloaded, draining or dead: try again after `retry-after`",
 }
-_BODY_ERRORS = frozenset({"400", "404", "408", "409", "413", "415", "429", "500", "503"})
-"""Of routes that take one. All routes may say the others."""
+_BODY_ERRORS = frozenset({"400", "404", "408", "413", "415", "429", "500", "501", "503"})
+"""Of routes that take one."""
+_OTHER_ERRORS = frozenset({"404", "405", "431", "500", "503"})
+"""Of routes that take none."""
+_RESUME = f"{ADMIN_PATHS}resume"
+"""The one route that may come too late."""
 _ERROR: Mapping[str, Any] = {
     "type": "object",
     "required": ["error"],
@@ -118,7 +123,7 @@ def _operations(route: Route, body: Taken | None, schemes: Json) -> Iterator[tup
             required = any(one.required for one in msgspec.structs.fields(body.struct))
             schema = {"$ref": _REFERENCE.format(name=body.struct.__name__)}
             operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
-        operation["responses"] = _responses(body if takes else None)
+        operation["responses"] = _responses(body if takes else None, route.path)
         if route.path in OPEN_PATHS:
             operation["security"] = []
         elif route.path.startswith(ADMIN_PATHS) and "admin" in schemes:
@@ -126,16 +131,18 @@ def _operations(route: Route, body: Taken | None, schemes: Json) -> Iterator[tup
         yield method.lower(), operation
 
 
-def _responses(body: Taken | None) -> Json:
+def _responses(body: Taken | None, path: str) -> Json:
     content: Json = {"application/json": {"schema": {"type": "object"}}}
     if body is None:
         content = {"*/*": {}}
     elif "stream" in {one.name for one in msgspec.structs.fields(body.struct)}:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    errors = {status: {"$ref": f"#/components/responses/Error{status}"} for status in _ERRORS if body is not None or status not in _BODY_ERRORS}
-    if body is None:
-        errors |= {status: {"$ref": f"#/components/responses/Error{status}"} for status in ("404", "500", "503")}
-    return {"200": {"description": "The answer", "content": content}, **dict(sorted(errors.items()))}
+    said = _OTHER_ERRORS if body is None else _BODY_ERRORS | _OTHER_ERRORS
+    if path not in OPEN_PATHS:
+        said |= {"401"}
+    if path == _RESUME:
+        said |= {"409"}
+    return {"200": {"description": "The answer", "content": content}, **{status: {"$ref": f"#/components/responses/Error{status}"} for status in sorted(said)}}
 
 
 def _id(method: str, path: str) -> str:

@@ -15,7 +15,7 @@ from .ids import REQUEST_ID
 from .options import HttpOptions
 from .shown import Shown
 
-_ID = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_ID = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "24h": 24 * 3600.0}
 """OpenAI's words for how long a prefix stays cached, in seconds."""

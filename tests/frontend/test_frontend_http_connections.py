@@ -284,3 +284,15 @@ def test_a_head_has_its_limit_however_it_arrives(how: str, piece: int) -> None:
                     assert found == status
                     assert status == 200 or json.loads(content)["error"]["code"] == "head_too_large"
         assert live.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(("coding", "status"), [("chunked", 200), ("Chunked", 200), ("gzip, chunked", 501)])
+def test_a_coding_of_the_transfer_that_nobody_undoes_is_refused(coding: str, status: int) -> None:
+    content = payload()
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+    lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json", f"transfer-encoding: {coding}", "", "")
+    with Live(PlainClient()) as live, connected(live) as connection:
+        connection.sendall("\r\n".join(lines).encode() + chunks)
+        found, said = answer(connection)
+    assert found == status, said
+    assert (b"unsupported_transfer_encoding" in said) == (status == 501)

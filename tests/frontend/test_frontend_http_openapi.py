@@ -204,3 +204,11 @@ def test_the_examples_of_the_pages_are_valid(document: dict[str, Any]) -> None:
     for page, path, body in found:
         faults = [fault.message for fault in validator(document, path).iter_errors(body)]
         assert not faults, (page, path, faults)
+
+
+def test_each_route_names_the_errors_that_it_has(document: dict[str, Any]) -> None:
+    said = {(path, method): operation["responses"].keys() for path, item in document["paths"].items() for method, operation in item.items()}
+    assert {path for (path, _), statuses in said.items() if "401" not in statuses} == {"/health", "/ready", "/ping", "/version"}
+    assert {path for (path, _), statuses in said.items() if "409" in statuses} == {"/admin/resume"}
+    assert {"400", "408", "413", "415", "429", "501", "503"} <= said["/v1/completions", "post"]
+    assert not {"413", "415", "429", "501"} & said["/v1/models", "get"]
