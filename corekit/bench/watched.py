@@ -30,7 +30,7 @@ class WatchedProcess:
         self._changed = threading.Condition()
         self._num_open = 2
         self.began = perf_counter()
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S603
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S603 - of this program, by no shell
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._readers = [threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in (self._process.stdout, self._process.stderr)]

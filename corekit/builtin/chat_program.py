@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -153,7 +153,9 @@ class _Timed:
             yield value
 
     def __len__(self) -> int:
-        return len(self._values)  # type: ignore[arg-type]  # a TypeError where there is none, as without this
+        if not isinstance(self._values, Sized):
+            raise TypeError(f"a {type(self._values).__name__} has no length")
+        return len(self._values)
 
 
 def _check_time(context: Context) -> None:
